@@ -1,0 +1,1 @@
+"""The command ``consistency``: one module per verb, nothing else."""

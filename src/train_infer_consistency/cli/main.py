@@ -1,0 +1,81 @@
+"""Entry point of ``consistency``: parse the verb, import its module, turn errors into one line and a status.
+
+Only the module of the verb that is run is imported, so that ``--help`` costs little more than the interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import ConsistencyError
+
+VERBS = {
+    "overlay": "list, check, diff, apply, revert, status, drift: the edits over the upstream packages",
+    "wheels": "build a stack's wheels with the edits in them",
+    "lock": "check or write VERSIONS.lock",
+    "doctor": "look at this environment: what is woven, by what, and what contradicts",
+}
+STATUSES = """\
+exit status: 0 done, 1 a difference or a drifted edit was found, 2 wrong command line,
+             3 an input or source is missing or unreadable, 4 could not finish"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit status (docs/reference.md has the table)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in arguments
+    try:
+        return _run(arguments)
+    except ConsistencyError as error:
+        return _fail(str(error), error.status, as_json)
+    except KeyboardInterrupt:
+        return _fail("interrupted; nothing half-written was left", 4, as_json)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's own flush is quiet
+        return 0
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        return _fail(f"{error.strerror or error}{where}; mend that and run it again", 4, as_json)
+    except Exception as error:  # a bug: one line for the user, the traceback on request
+        if os.environ.get("CONSISTENCY_TRACEBACK"):
+            raise
+        return _fail(f"bug: {type(error).__name__}: {error}; CONSISTENCY_TRACEBACK=1 shows where, please report it", 4, as_json)
+
+
+def _run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="consistency",
+        description="Train-inference consistency for RL of LLMs.",
+        epilog=STATUSES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"train-infer-consistency {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    for name, text in VERBS.items():
+        verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if name == chosen:
+            module = importlib.import_module(f".{name}", __package__)
+            module.add_arguments(verb)
+            verb.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return int(options.run(options))
+
+
+def _fail(message: str, status: int, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": message, "status": status}, ensure_ascii=False))
+    print(f"consistency: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

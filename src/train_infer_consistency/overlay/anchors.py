@@ -1,0 +1,220 @@
+"""Find scopes and anchors in a parsed upstream file, by syntax and never by text.
+
+A formatter's line breaks, comments and CRLF therefore do not matter. An anchor is one statement or expression in
+which ``...`` is a wildcard: as the only argument of a call for any arguments, as the only statement of a body for
+any body, elsewhere for any one expression. ``def NAME`` and ``class NAME`` stand for a definition by its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .model import Edit
+
+Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_DEFINITION = re.compile(r"(def|class) ([A-Za-z_]\w*)$")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The anchor ``def NAME`` or ``class NAME``."""
+
+    is_class: bool
+    name: str
+
+
+Anchor = ast.stmt | ast.expr | Definition
+
+
+def parse_anchor(edit: Edit) -> Anchor:
+    """Parse an edit's anchor.
+
+    Raises:
+        SyntaxError: it is not one statement (one expression for ``wrap``, one definition for ``decorate``).
+    """
+    if match := _DEFINITION.match(edit.anchor.strip()):
+        if edit.kind == "wrap":
+            raise SyntaxError("a wrap needs an expression")
+        return Definition(match[1] == "class", match[2])
+    if edit.kind == "decorate":
+        raise SyntaxError("a decorate needs 'def NAME'")
+    return parse_pattern(edit.anchor, expression=edit.kind == "wrap")
+
+
+def parse_pattern(text: str, *, expression: bool) -> ast.stmt | ast.expr:
+    """Parse one statement, or one expression where ``expression`` is set."""
+    if expression:
+        return ast.parse(text.strip(), mode="eval").body
+    # Inside a function, so that 'return output' is a statement like any other.
+    lines = "".join(f"    {line}\n" for line in text.strip().splitlines())
+    body = ast.parse(f"async def _():\n{lines}").body[0]
+    assert isinstance(body, ast.AsyncFunctionDef)
+    if len(body.body) != 1:
+        raise SyntaxError("more than one statement")
+    return body.body[0]
+
+
+def find_scopes(module: ast.Module, qualified: str) -> list[Scope]:
+    """Return every definition with this qualified name (``Class.method``); the module itself for ``""``.
+
+    More than one means that the file defines the name twice, which a caller must treat as ambiguous.
+    """
+    found: list[Scope] = [module]
+    for name in qualified.split(".") if qualified else []:
+        found = [node for scope in found for node in definitions(scope) if node.name == name]
+    return found
+
+
+def definitions(scope: Scope) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield the classes and functions defined directly in a scope, also those inside its if, try or with blocks."""
+    for node in own_nodes(scope):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def own_nodes(scope: Scope) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope's body in source order, without the insides of nested functions and classes.
+
+    A nested definition itself is yielded, and so are its decorators and defaults: they run in this scope.
+    """
+    stack: list[ast.AST] = list(reversed(scope.body))
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(list(_children(node))))
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield from node.decorator_list
+        yield from node.args.defaults
+        yield from (default for default in node.args.kw_defaults if default is not None)
+    elif isinstance(node, ast.ClassDef):
+        yield from node.decorator_list
+        yield from node.bases
+        yield from node.keywords
+    elif isinstance(node, ast.Lambda):
+        yield from node.args.defaults
+    else:
+        yield from ast.iter_child_nodes(node)
+
+
+def find(scope: Scope, anchor: Anchor) -> list[ast.stmt | ast.expr]:
+    """Return every match of the anchor in the scope's own nodes, in source order."""
+    if isinstance(anchor, Definition):
+        return [
+            node
+            for node in definitions(scope)
+            if node.name == anchor.name and isinstance(node, ast.ClassDef) == anchor.is_class
+        ]
+    kind = type(anchor)
+    return [
+        node
+        for node in own_nodes(scope)
+        if type(node) is kind and isinstance(node, ast.stmt | ast.expr) and matches(anchor, node)
+    ]
+
+
+def find_anywhere(module: ast.Module, anchor: Anchor) -> list[tuple[str, int]]:
+    """Return (qualified scope, line) of every match in the whole file, to say where an anchor went."""
+    found = []
+    stack: list[tuple[str, Scope]] = [("", module)]
+    while stack:
+        name, scope = stack.pop(0)
+        found += [(name, node.lineno) for node in find(scope, anchor)]
+        stack += [(f"{name}.{node.name}".lstrip("."), node) for node in definitions(scope)]
+    return found
+
+
+def matches(anchor: ast.AST, node: ast.AST) -> bool:
+    """Tell whether a node is the anchor, up to formatting, comments and the wildcards."""
+    if _is_wildcard(anchor) and isinstance(node, ast.expr):
+        return True
+    if type(anchor) is not type(node):
+        return False
+    for name in anchor._fields:
+        if name in ("type_comment", "kind"):
+            continue
+        wanted, have = getattr(anchor, name, None), getattr(node, name, None)
+        if name == "args" and isinstance(anchor, ast.Call) and _any_arguments(anchor):
+            continue
+        if name == "keywords" and isinstance(anchor, ast.Call) and _any_arguments(anchor):
+            continue
+        if name == "body" and isinstance(wanted, list) and _any_body(wanted):
+            continue
+        if name == "orelse" and not wanted and _any_body(getattr(anchor, "body", [])):
+            continue
+        if not _same(wanted, have):
+            return False
+    return True
+
+
+def _same(wanted: object, have: object) -> bool:
+    if isinstance(wanted, ast.AST):
+        return isinstance(have, ast.AST) and matches(wanted, have)
+    if isinstance(wanted, list):
+        return (
+            isinstance(have, list)
+            and len(wanted) == len(have)
+            and all(_same(a, b) for a, b in zip(wanted, have, strict=True))
+        )
+    return type(wanted) is type(have) and wanted == have
+
+
+def _is_wildcard(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+def _any_arguments(call: ast.Call) -> bool:
+    return len(call.args) == 1 and not call.keywords and _is_wildcard(call.args[0])
+
+
+def _any_body(body: object) -> bool:
+    if not isinstance(body, list) or len(body) != 1:
+        return False
+    return isinstance(body[0], ast.Expr) and _is_wildcard(body[0].value)
+
+
+def nearest(module: ast.Module, edit: Edit) -> str:
+    """Describe the nearest candidate for an anchor that was not found as it must be, for the error message."""
+    anchor = parse_anchor(edit)
+    elsewhere = [f"{name or 'the module'} line {line}" for name, line in find_anywhere(module, anchor)]
+    if elsewhere:
+        return "found in " + ", ".join(elsewhere[:3])
+    scopes = find_scopes(module, edit.scope)
+    if not scopes:
+        known = [name for name, _ in _all_scopes(module)]
+        close = difflib.get_close_matches(edit.scope, known, n=1, cutoff=0.5)
+        return f"no scope {edit.scope}" + (f", nearest is {close[0]}" if close else "")
+    return _nearest_in(scopes[0], edit, anchor)
+
+
+def _all_scopes(module: ast.Module) -> Iterator[tuple[str, Scope]]:
+    stack: list[tuple[str, Scope]] = [("", module)]
+    while stack:
+        prefix, scope = stack.pop(0)
+        for node in definitions(scope):
+            name = f"{prefix}.{node.name}".lstrip(".")
+            yield name, node
+            stack.append((name, node))
+
+
+def _nearest_in(scope: Scope, edit: Edit, anchor: Anchor) -> str:
+    if isinstance(anchor, Definition):
+        names = [node.name for node in definitions(scope)]
+        close = difflib.get_close_matches(anchor.name, names, n=1, cutoff=0.5)
+        return f"nearest definition is {close[0]}" if close else "no such definition"
+    wanted = ast.unparse(anchor)
+    best, line, kind = 0.0, 0, type(anchor)
+    for node in own_nodes(scope):
+        if type(node) is kind and isinstance(node, ast.stmt | ast.expr):
+            head = ast.unparse(node).split("\n", 1)[0][:200]
+            ratio = difflib.SequenceMatcher(None, wanted, head).ratio()
+            if ratio > best:
+                best, line = ratio, node.lineno
+    return f"nearest candidate is line {line} ({best:.0%} alike)" if best >= 0.5 else "nothing like it there"

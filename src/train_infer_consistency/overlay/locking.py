@@ -1,0 +1,211 @@
+"""Make ``VERSIONS.lock`` from the overlays and the upstream trees, write it as TOML, and check that all agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import EvidenceError, FoundError
+from ..resources import overlays_dir
+from .inspect import inspect_upstream
+from .lock import SCHEMA, Artifact, FilePin, Lock, Pin, Stack, read_stack
+from .model import PinSource, Upstream
+from .reading import load_upstreams, overlay_revision, read_toml
+from .requirements import judge
+from .trees import Tree
+
+HEADER = """\
+# VERSIONS.lock: every upstream pin, its artifacts, the digests of each edited file and scope (before, after), and the
+# stacks that go together. Written by `consistency lock write`; never edit it by hand.
+"""
+
+
+def read_stacks(root: Path | None = None) -> dict[str, Stack]:
+    """Read the declared stacks from ``overlays/stacks.toml``."""
+    path = (root or overlays_dir()) / "stacks.toml"
+    data = read_toml(path)
+    try:
+        return {name: read_stack(name, stack) for name, stack in data["stack"].items()}
+    except (KeyError, TypeError) as error:
+        raise EvidenceError(f"{path} is not complete: {error}", "docs/overlays.md has the format") from None
+
+
+def empty_lock(root: Path | None = None) -> Lock:
+    """Return a lock that knows the overlays and stacks, and no pin yet."""
+    upstreams = load_upstreams(root)
+    overlays = {file.origin: file.digest for upstream in upstreams.values() for file in upstream.files}
+    return Lock(overlay_revision(root), dict(sorted(overlays.items())), {}, read_stacks(root))
+
+
+def make_pin(upstream: Upstream, source: PinSource, tree: Tree, artifacts: Iterable[Artifact], lock: Lock) -> Pin:
+    """Weave a pin's tree and return what the lock records of it.
+
+    Args:
+        upstream: the upstream.
+        source: the pin as declared.
+        tree: its pristine source.
+        artifacts: the registry files of the release; empty for a commit or a variant.
+        lock: for the overlay revision.
+
+    Raises:
+        FoundError: an edit cannot be woven.
+        EvidenceError: the tree cannot be read.
+    """
+    found = inspect_upstream(upstream, tree, lock, allow_unknown_base=True, pin=source.version)
+    if found.problems:
+        raise FoundError(f"{upstream.name} {source.version} in {tree.label}: {found.problems[0]}", "mend the edit")
+    built = source.built_version or (source.registry or source.version).split("==")[-1]
+    return Pin(
+        version=source.version,
+        source="registry" if source.registry else "git" if source.git else "variant",
+        requirement=source.registry,
+        git=source.git,
+        commit=source.commit,
+        variant_of=source.variant_of,
+        built_version=built,
+        wheel_version=source.wheel_version or f"{built}+consistency.{{N}}",
+        tested_only=source.tested_only,
+        artifacts={artifact.file: artifact for artifact in sorted(artifacts, key=lambda item: item.file)},
+        files={file.path: FilePin(file.before_sha256, file.after_sha256, file.scopes) for file in found.files},
+    )
+
+
+def check_lock(lock: Lock, root: Path | None = None) -> list[str]:
+    """Return every disagreement between overlays, stacks and lock, one line each; none means that they agree.
+
+    The woven digests themselves are checked wherever an upstream is woven: by ``overlay check``, by ``apply`` and
+    by ``wheels``.
+    """
+    upstreams = load_upstreams(root)
+    wanted = empty_lock(root)
+    problems = []
+    if lock.revision != wanted.revision:
+        problems.append(f"the lock is of consistency.{lock.revision}, the overlays are consistency.{wanted.revision}")
+    for origin in sorted({*wanted.overlays, *lock.overlays}):
+        if wanted.overlays.get(origin) != lock.overlays.get(origin):
+            word = "is not in the lock" if origin not in lock.overlays else "changed since the lock was written"
+            problems.append(f"overlays/{origin} {word if origin in wanted.overlays else 'is in the lock only'}")
+    for upstream in upstreams.values():
+        problems += _check_pins(upstream, lock.upstreams.get(upstream.name, {}))
+    for name in sorted({*wanted.stacks, *lock.stacks}):
+        problems += _check_stack(name, wanted.stacks.get(name), lock)
+    return problems
+
+
+def _check_pins(upstream: Upstream, locked: Mapping[str, Pin]) -> Iterable[str]:
+    declared = {pin.version for pin in upstream.pins}
+    for version in sorted(declared ^ set(locked)):
+        yield f"{upstream.name} {version} is in {'the overlays' if version in declared else 'the lock'} only"
+    for source in upstream.pins:
+        pin = locked.get(source.version)
+        if pin is None:
+            continue
+        if (pin.requirement, pin.git, pin.commit) != (source.registry, source.git, source.commit):
+            yield f"{upstream.name} {pin.version}: the lock names another source than the overlays"
+        if pin.source == "registry" and not pin.artifacts:
+            yield f"{upstream.name} {pin.version}: the lock has no artifact"
+        files = {file.path: file for file in upstream.files if file.edits_for(source.version)}
+        for path in sorted(set(files) ^ set(pin.files)):
+            yield f"{upstream.name} {pin.version}: {path} is in {'the overlays' if path in files else 'the lock'} only"
+        for path in sorted(set(files) & set(pin.files)):
+            if files[path].lays != (pin.files[path].before is None):
+                yield f"{upstream.name} {pin.version}: {path} is laid in one and edited in the other"
+
+
+def _check_stack(name: str, declared: Stack | None, lock: Lock) -> Iterable[str]:
+    stack = lock.stacks.get(name)
+    if stack is None or declared is None:
+        yield f"stack {name} is in {'the lock' if declared is None else 'overlays/stacks.toml'} only"
+        return
+    if stack != declared:
+        yield f"stack {name} changed since the lock was written"
+    for upstream, version in stack.pins.items():
+        pin = lock.upstreams.get(upstream, {}).get(version)
+        if pin is None:
+            yield f"stack {name} names {upstream} {version}, which is no pin"
+        elif pin.tested_only or pin.source == "variant":
+            yield f"stack {name} names {upstream} {version}, which is no source of a wheel"
+    for contradiction in judge(stack)[0]:
+        if contradiction.waiver is None:
+            yield f"stack {name}: {contradiction}, and no waiver says which wins"
+
+
+def refuse_contradictions(stack: Stack) -> None:
+    """Stop where a stack has a contradiction without a waiver.
+
+    Raises:
+        FoundError: naming both demands and who makes them.
+    """
+    for contradiction in judge(stack)[0]:
+        if contradiction.waiver is None:
+            raise FoundError(f"stack {stack.name}: {contradiction}", "add a waiver to overlays/stacks.toml that says which wins")
+
+
+def render_lock(lock: Lock) -> str:
+    """Return the lock as TOML text."""
+    lines = [HEADER, f"schema = {SCHEMA}", f"revision = {lock.revision}", "", "[overlays]"]
+    lines += [f"{_key(origin)} = {_text(digest)}" for origin, digest in lock.overlays.items()]
+    for name in sorted(lock.upstreams):
+        for pin in lock.upstreams[name].values():
+            lines += _pin_lines(name, pin)
+    for stack in lock.stacks.values():
+        lines += _stack_lines(stack)
+    return "\n".join(lines) + "\n"
+
+
+def _pin_lines(name: str, pin: Pin) -> list[str]:
+    head = f"upstream.{_key(name)}.{_key(pin.version)}"
+    lines = ["", f"[{head}]", f"source = {_text(pin.source)}"]
+    for key, value in (
+        ("requirement", pin.requirement),
+        ("git", pin.git),
+        ("commit", pin.commit),
+        ("variant-of", pin.variant_of),
+        ("built-version", pin.built_version),
+        ("wheel-version", pin.wheel_version),
+    ):
+        if value is not None:
+            lines.append(f"{key} = {_text(value)}")
+    if pin.tested_only:
+        lines.append("tested-only = true")
+    if pin.artifacts:
+        lines.append("artifacts = [")
+        lines += [
+            f"  {{ file = {_text(item.file)}, sha256 = {_text(item.sha256)}, size = {item.size} }},"
+            for item in pin.artifacts.values()
+        ]
+        lines.append("]")
+    for path, file in pin.files.items():
+        lines += ["", f"[{head}.file.{_key(path)}]"]
+        if file.before is not None:
+            lines.append(f"before = {_text(file.before)}")
+        lines.append(f"after = {_text(file.after)}")
+        if file.scopes:
+            lines.append(f"[{head}.file.{_key(path)}.scopes]")
+            lines += [f"{_key(scope)} = [{_text(a)}, {_text(b)}]" for scope, (a, b) in file.scopes.items()]
+    return lines
+
+
+def _stack_lines(stack: Stack) -> list[str]:
+    head = f"stack.{_key(stack.name)}"
+    pins = ", ".join(f"{_key(name)} = {_text(version)}" for name, version in stack.pins.items())
+    lines = ["", f"[{head}]", f"title = {_text(stack.title)}", f"python = {_text(stack.python)}", f"pins = {{ {pins} }}"]
+    for name, rows in (("fact", stack.facts), ("demand", stack.demands), ("waiver", stack.waivers)):
+        for row in rows:
+            lines += ["", f"[[{head}.{name}]]"]
+            lines += [f"{key} = {_value(value)}" for key, value in vars(row).items()]
+    return lines
+
+
+def _key(text: str) -> str:
+    return text if text.replace("-", "").replace("_", "").isalnum() and text.isascii() else _text(text)
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # a JSON string is a TOML basic string
+
+
+def _value(value: Any) -> str:
+    return _text(value) if isinstance(value, str) else "[" + ", ".join(_text(item) for item in value) + "]"

@@ -1,0 +1,73 @@
+"""Judge whether demands on one package can hold together (needs ``packaging``; nothing else here does).
+
+Containers often lack ``packaging``: then :func:`contradicts` answers None, "not checked", which is no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .lock import Demand, Stack, Waiver
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Demands on one package that no version satisfies together; ``waiver`` where the lock accepts it."""
+
+    package: str
+    demands: tuple[Demand, ...]
+    waiver: Waiver | None
+
+    def __str__(self) -> str:
+        return f"{self.package}: " + " against ".join(f"{d.requires} ({d.by})" for d in self.demands)
+
+
+def contradicts(requirements: Sequence[str]) -> bool | None:
+    """Tell whether no version can satisfy all requirements on one package.
+
+    The candidates are the versions named in the requirements and their immediate successors, which is enough for
+    ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``~=``.
+
+    Args:
+        requirements: PEP 508 requirements of the same package.
+
+    Returns:
+        None where ``packaging`` is not installed or a requirement cannot be read.
+    """
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.version import InvalidVersion, Version
+    except ImportError:
+        return None
+    try:
+        specifiers = [Requirement(requirement).specifier for requirement in requirements]
+    except InvalidRequirement:
+        return None
+    candidates = ["0"]
+    for named in (item.version for specifier in specifiers for item in specifier):
+        plain = named.removesuffix(".*")
+        candidates += [plain, f"{plain.split('+')[0]}.1", f"{plain.split('+')[0]}.post1"]
+    for candidate in candidates:
+        try:
+            version = Version(candidate)
+        except InvalidVersion:
+            continue
+        if all(specifier.contains(version, prereleases=True) for specifier in specifiers):
+            return False
+    return True
+
+
+def judge(stack: Stack) -> tuple[list[Contradiction], bool]:
+    """Return a stack's contradictions, each with its waiver, and whether they could be judged at all."""
+    by_package: dict[str, list[Demand]] = {}
+    for demand in stack.demands:
+        by_package.setdefault(demand.package, []).append(demand)
+    found, checked = [], True
+    for package, demands in by_package.items():
+        verdict = contradicts([demand.requires for demand in demands])
+        checked = checked and verdict is not None
+        if verdict:
+            waiver = next((waiver for waiver in stack.waivers if waiver.package == package), None)
+            found.append(Contradiction(package, tuple(demands), waiver))
+    return found, checked

@@ -1,0 +1,331 @@
+"""Weave the declared edits into one upstream file, on byte ranges, so that every other byte stays as it was.
+
+The file is parsed once, each anchor is looked for in its scope, and the insertions are spliced into the original
+bytes: CRLF, comments and formatting survive. A woven file begins with one notice line that names the overlay and
+carries the sha256 of all the other bytes, so that a woven file can be told from a changed one without any record.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .anchors import Definition, find, find_scopes, matches, nearest, parse_anchor, parse_pattern
+from .digests import scope_digest, sha256
+from .model import Edit
+from .names import Inserted, Position, names_of, rebound, unbound
+
+MODULE = "<module>"
+_NOTICE = re.compile(
+    rb"# Modified by train-infer-consistency, overlay consistency\.(\d+); sha256 without this line: ([0-9a-f]{64})\r?\n?$"
+)
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why an edit or a file cannot be woven.
+
+    Attributes:
+        path: the upstream file.
+        edit: the edit's id, or None where it concerns the whole file.
+        reason: one line.
+        candidate: the nearest candidate for the anchor, where there is one to name.
+    """
+
+    path: str
+    edit: str | None
+    reason: str
+    candidate: str | None = None
+
+    def __str__(self) -> str:
+        where = self.path if self.edit is None else f"{self.path}, edit '{self.edit}'"
+        return f"{where}: {self.reason}" + (f" ({self.candidate})" if self.candidate else "")
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What the notice line of a woven file says, and whether the rest of the file still agrees with it."""
+
+    revision: int
+    intact: bool
+
+
+@dataclass(frozen=True)
+class Weaving:
+    """The outcome for one file.
+
+    Attributes:
+        after: the woven bytes, or None where there are problems.
+        lines: for each edit's id the line numbers of its matches in the upstream file.
+        scopes: for each edited scope its digest before and after (after is ``""`` where there are problems).
+        problems: in the order of the edits; empty where ``after`` is given.
+    """
+
+    after: bytes | None
+    lines: dict[str, tuple[int, ...]]
+    scopes: dict[str, tuple[str, str]]
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class _Splice:
+    """Bytes to put in place of a range. ``rank`` orders insertions at one place: what ends there comes before what
+    begins there, and the end of an inner block before that of the block around it."""
+
+    start: int
+    end: int
+    rank: tuple[int, int]
+    text: bytes
+
+
+@dataclass
+class _File:
+    """An upstream file while it is woven: its bytes, its syntax and where its lines begin."""
+
+    path: str
+    source: bytes
+    module: ast.Module
+    starts: list[int]
+    newline: bytes
+    problems: list[Problem] = field(default_factory=list)
+
+    def offset(self, line: int, column: int) -> int:
+        return self.starts[line - 1] + column
+
+    def line_rest(self, line: int, column: int) -> bytes:
+        end = self.starts[line] if line < len(self.starts) else len(self.source)
+        return self.source[self.offset(line, column) : end]
+
+
+def read_notice(source: bytes) -> Notice | None:
+    """Return what a woven file's notice says, or None where the file carries no notice."""
+    for line in source.splitlines(keepends=True)[:3]:
+        if match := _NOTICE.match(line):
+            rest = source.replace(line, b"", 1)
+            return Notice(int(match[1]), sha256(rest) == match[2].decode())
+    return None
+
+
+def weave(path: str, source: bytes, edits: Sequence[Edit], pin: str, revision: int) -> Weaving:
+    """Weave edits into a file's bytes.
+
+    Args:
+        path: the file, for messages.
+        source: its bytes, UTF-8, any newlines.
+        edits: none of kind ``lay``.
+        pin: the pin whose match counts hold.
+        revision: N of ``consistency.N``.
+    """
+    try:
+        file = _parse(path, source)
+    except (SyntaxError, ValueError) as error:
+        return Weaving(None, {}, {}, (Problem(path, None, f"it is no Python that this interpreter can parse: {error}"),))
+    splices: list[_Splice] = []
+    lines: dict[str, tuple[int, ...]] = {}
+    bound = _bound_together(edits)
+    for edit in edits:
+        found = _matches(file, edit, pin)
+        lines[edit.id] = tuple(node.lineno for node in found)
+        for node in found:
+            if splice := _splice(file, edit, node, bound):
+                splices.append(splice)
+    scopes = {edit.scope or MODULE: "" for edit in edits}
+    before = {name: _digest(file.module, name) for name in scopes}
+    if file.problems:
+        return Weaving(None, lines, {name: (before[name], "") for name in scopes}, tuple(file.problems))
+    return _assemble(file, splices, lines, before, revision)
+
+
+def _assemble(
+    file: _File, splices: list[_Splice], lines: dict[str, tuple[int, ...]], before: dict[str, str], revision: int
+) -> Weaving:
+    splices.sort(key=lambda splice: (splice.start, splice.end, splice.rank))  # stable: equals keep their order
+    pieces, at = [], 0
+    for splice in splices:
+        if splice.start < at:
+            problem = Problem(file.path, None, "two edits change the same bytes")
+            return Weaving(None, lines, {name: (digest, "") for name, digest in before.items()}, (problem,))
+        pieces += [file.source[at : splice.start], splice.text]
+        at = splice.end
+    body = b"".join([*pieces, file.source[at:]])
+    after = _with_notice(body, revision, file.newline)
+    try:
+        woven = ast.parse(after)
+        compile(woven, file.path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        problem = Problem(file.path, None, f"the result does not parse: {error}")
+        return Weaving(None, lines, {name: (digest, "") for name, digest in before.items()}, (problem,))
+    return Weaving(after, lines, {name: (digest, _digest(woven, name)) for name, digest in before.items()}, ())
+
+
+def _digest(module: ast.Module, name: str) -> str:
+    scopes = find_scopes(module, "" if name == MODULE else name)
+    return scope_digest(scopes[0]) if len(scopes) == 1 else ""
+
+
+def scope_digests(source: bytes, scopes: Sequence[str]) -> dict[str, str]:
+    """Return the digest of each scope of a file; ``""`` for one that is not there exactly once.
+
+    Raises:
+        SyntaxError, ValueError: the file is no Python.
+    """
+    module = ast.parse(source)
+    return {name: _digest(module, name) for name in scopes}
+
+
+def _parse(path: str, source: bytes) -> _File:
+    head = source.removeprefix(codecs.BOM_UTF8).split(b"\n", 2)[:2]
+    for line in head:
+        if (match := _CODING.match(line)) and match[1].lower().replace(b"_", b"-") not in (b"utf-8", b"utf8", b"ascii"):
+            raise ValueError(f"its encoding is {match[1].decode()}, not UTF-8")
+    module = ast.parse(source)
+    starts = [0] + [match.end() for match in re.finditer(rb"\r\n|\r|\n", source)]
+    # Column offsets of the first line do not count the byte order mark.
+    if source.startswith(codecs.BOM_UTF8):
+        starts[0] = len(codecs.BOM_UTF8)
+    newline = b"\r\n" if source.count(b"\r\n") * 2 > source.count(b"\n") else b"\n"
+    return _File(path, source, module, starts, newline)
+
+
+def _matches(file: _File, edit: Edit, pin: str) -> list[ast.stmt | ast.expr]:
+    """Return the anchor's matches; any other number than the declared one is a problem, and returns none."""
+    scopes = find_scopes(file.module, edit.scope)
+    wanted = edit.count(pin)
+    if len(scopes) > 1:
+        reason = f"scope {edit.scope} is defined {len(scopes)} times"
+        file.problems.append(Problem(file.path, edit.id, reason, "; ".join(f"line {s.lineno}" for s in scopes)))  # type: ignore[union-attr]
+        return []
+    found = find(scopes[0], parse_anchor(edit)) if scopes else []
+    if len(found) != wanted:
+        where = edit.scope or "the module"
+        reason = f"the anchor `{_short(edit.anchor)}` matches {len(found)} times in {where}, {wanted} expected"
+        places = "lines " + ", ".join(str(node.lineno) for node in found) if found else nearest(file.module, edit)
+        file.problems.append(Problem(file.path, edit.id, reason, places))
+        return []
+    return found
+
+
+def _short(anchor: str) -> str:
+    first = anchor.strip().splitlines()[0]
+    return first if len(first) <= 70 else first[:67] + "..."
+
+
+def _bound_together(edits: Sequence[Edit]) -> dict[str, frozenset[str]]:
+    """Return for each scope the names that the file's edits bind there, for edits that use each other's names."""
+    bound: dict[str, frozenset[str]] = {}
+    for edit in edits:
+        bound[edit.scope] = bound.get(edit.scope, frozenset()) | names_of(_plain_code(edit)).bound
+    return bound
+
+
+def _plain_code(edit: Edit) -> str:
+    if edit.kind == "wrap":
+        return "(" + edit.lines.strip().replace("{}", "None") + ")"
+    return edit.lines + ("def _consistency_decorated(): ..." if edit.kind == "decorate" else "")
+
+
+def _splice(file: _File, edit: Edit, node: ast.stmt | ast.expr, bound: dict[str, frozenset[str]]) -> _Splice | None:
+    inserted = names_of(_plain_code(edit))
+    if not _check_names(file, edit, node, inserted, bound.get(edit.scope, frozenset())):
+        return None
+    if edit.kind == "wrap":
+        return _wrap(file, edit, node)
+    return _insert(file, edit, node)
+
+
+def _check_names(
+    file: _File, edit: Edit, node: ast.stmt | ast.expr, inserted: Inserted, also: frozenset[str]
+) -> bool:
+    at: Position = (node.lineno, node.col_offset)
+    if edit.kind == "after":
+        at = (node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
+    if edit.kind == "wrap":
+        at = _statement_start(file, edit, node)
+    missing = unbound(file.module, edit.scope, at, inserted, also - inserted.bound)
+    clash = [] if edit.kind == "decorate" else rebound(file.module, edit.scope, inserted)
+    for names, reason in ((missing, "not bound there"), (clash, "already used there for something else")):
+        if names:
+            text = f"the inserted lines use {', '.join(names)}, {reason}"
+            file.problems.append(Problem(file.path, edit.id, text, f"line {node.lineno}"))
+    return not missing and not clash
+
+
+def _statement_start(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> Position:
+    """Return where the innermost statement that holds an expression begins: its own targets are not bound yet."""
+    best: Position = (0, 0)
+    for other in ast.walk(find_scopes(file.module, edit.scope)[0]):
+        if isinstance(other, ast.stmt) and (other.lineno, other.col_offset) <= (node.lineno, node.col_offset):
+            best = max(best, (other.lineno, other.col_offset))
+    return best
+
+
+def _wrap(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
+    assert isinstance(node, ast.expr) and node.end_lineno is not None and node.end_col_offset is not None
+    start, end = file.offset(node.lineno, node.col_offset), file.offset(node.end_lineno, node.end_col_offset)
+    original = file.source[start:end]
+    try:
+        again = parse_pattern("(" + original.decode() + ")", expression=True)
+    except (SyntaxError, UnicodeDecodeError):
+        again = None
+    if again is None or not matches(again, node):
+        file.problems.append(Problem(file.path, edit.id, "the anchor stands where it cannot be replaced", f"line {node.lineno}"))
+        return None
+    if not isinstance(node, _PLAIN):
+        original = b"(" + original + b")"
+    return _Splice(start, end, (0, 0), b"(" + edit.lines.strip().encode().replace(b"{}", original) + b")")
+
+
+def _insert(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
+    first, column, last, last_column = _extent(node)
+    indent = file.source[file.starts[first - 1] : file.offset(first, column)]
+    alone = not indent.strip()
+    lines = edit.lines.splitlines()
+    if edit.kind == "after":
+        rest = file.line_rest(last, last_column).strip()
+        alone = alone and (not rest or rest.startswith(b"#"))
+        if isinstance(parse_anchor(edit), Definition):
+            lines.insert(0, "")
+    if not alone:
+        reason = "the anchor shares its line with another statement"
+        file.problems.append(Problem(file.path, edit.id, reason, f"line {node.lineno}"))
+        return None
+    text = b"".join((indent + line.encode() if line else b"") + file.newline for line in lines)
+    if edit.kind != "after":
+        at = file.starts[first - 1]
+    elif last < len(file.starts):
+        at = file.starts[last]
+    else:  # the last line of a file that does not end with a newline
+        at, text = len(file.source), file.newline + text
+    rank = {"after": (0, -len(indent)), "before": (1, 0), "decorate": (2, 0)}[edit.kind]
+    return _Splice(at, at, rank, text)
+
+
+def _extent(node: ast.stmt | ast.expr) -> tuple[int, int, int, int]:
+    """Return first line, its column, last line and its end column; decorators belong to a definition."""
+    first, column = node.lineno, node.col_offset
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.decorator_list:
+        first = min(decorator.lineno for decorator in node.decorator_list)
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return first, column, node.end_lineno, node.end_col_offset
+
+
+def _with_notice(body: bytes, revision: int, newline: bytes) -> bytes:
+    """Put the notice at the top, below a shebang and an encoding line, which must stay first."""
+    at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0
+    for number in range(2):
+        end = body.find(b"\n", at) + 1
+        line = body[at:end]
+        if end and ((number == 0 and line.startswith(b"#!")) or _CODING.match(line)):
+            at = end
+        else:
+            break
+    notice = b"# Modified by train-infer-consistency, overlay consistency.%d; sha256 without this line: %s" % (
+        revision,
+        sha256(body).encode(),
+    )
+    return body[:at] + notice + newline + body[at:]
