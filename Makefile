@@ -1,0 +1,98 @@
+# `make help` lists every target. Variables are given on the command line: make wheels STACK=slime-0.2.4 SOURCE_slime=PATH
+
+# The Python that runs this project's own tools; any >= 3.11.
+BOOTSTRAP_PYTHON ?= python3
+
+# What wheels and bundle are made for. Plain assignments: a PYTHON or PLATFORM in the environment means something else.
+STACK = verl-0.8
+PLATFORM =
+PYTHON =
+# SOURCE_<upstream>=PATH, from the command line or the environment, reaches the verb: make exports both by itself.
+
+# More arguments for pytest, for example ARGS="-k weave -x".
+ARGS =
+
+BIN = .venv/bin
+ENGINES = .venv-engines/bin
+PIP = python -m pip --disable-pip-version-check --quiet
+CHOICE = --stack $(STACK) $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PYTHON),--python $(PYTHON))
+
+# make itself ends with 0 or 2, so the status of the verb is said, and make's own last line repeats it ("Error N").
+define verb
+@status=0; $(BIN)/consistency $(1) || status=$$?; \
+case $$status in \
+  0) word="done" ;; \
+  1) word="the thing looked for was found: a difference, a broken rule, a drifted anchor" ;; \
+  2) word="the command line is wrong" ;; \
+  3) word="not enough evidence: an input or a source is missing or unreadable" ;; \
+  *) word="could not finish" ;; \
+esac; \
+echo "consistency $(firstword $(1)): status $$status ($$word)"; exit $$status
+endef
+
+# A recipe's first line: the interpreter is there and new enough, or one line says so.
+define bootstrap
+@$(BOOTSTRAP_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "make: '$(BOOTSTRAP_PYTHON)' is not a Python >= 3.11; name one: make BOOTSTRAP_PYTHON=python3.11 $(MAKECMDGOALS)" >&2; \
+  exit 1; }
+endef
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup wheels bundle test test-engines bench lint lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: .venv/dev.stamp ## create .venv with this package (editable) and what tests and lint need; runs once
+
+wheels: .venv/install.stamp ## build the wheels of STACK (verl-0.8) into dist/wheels; PLATFORM=aarch64 PYTHON=3.11 SOURCE_verl=PATH
+	$(call verb,wheels $(CHOICE))
+
+bundle: .venv/install.stamp ## one archive of STACK's wheels for hosts without a network; variables as for wheels
+	$(call verb,wheels --bundle $(CHOICE))
+
+test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+test-engines: .venv-engines/engines.stamp ## run the tests that need torch and real engines, on a CPU, in .venv-engines
+	$(ENGINES)/python -m pytest -m engines -W default tests/engines $(ARGS)
+
+bench: .venv/bench.stamp ## measure against the named rivals, as ratios in one run
+	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
+	  echo "== $$script"; $(BIN)/python $$script || exit $$?; done
+
+lint: .venv/dev.stamp ## ruff (rules and format) and mypy (strict)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src tests hatch_build.py $(wildcard build/*.py benchmarks/*.py)
+
+lock: .venv/install.stamp ## check that overlays, digests and VERSIONS.lock agree
+	$(call verb,lock check)
+
+clean: ## remove what make made here; downloads stay in their cache
+	rm -rf .venv .venv-engines dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks build overlays -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each stamp stands for a finished installation: an interrupted one has none and is done again.
+.venv/install.stamp: pyproject.toml hatch_build.py
+	$(bootstrap)
+	$(BOOTSTRAP_PYTHON) -m venv .venv
+	$(BIN)/$(PIP) install --editable .
+	@touch $@
+
+.venv/dev.stamp: .venv/install.stamp requirements/dev.txt
+	$(BIN)/$(PIP) install --requirement requirements/dev.txt
+	@touch $@
+
+.venv/bench.stamp: .venv/install.stamp requirements/bench.txt
+	$(BIN)/$(PIP) install --requirement requirements/bench.txt
+	@touch $@
+
+.venv-engines/engines.stamp: pyproject.toml hatch_build.py requirements/engines.txt requirements/engines-nodeps.txt
+	$(bootstrap)
+	$(BOOTSTRAP_PYTHON) -m venv .venv-engines
+	$(ENGINES)/$(PIP) install --requirement requirements/engines.txt
+	$(ENGINES)/$(PIP) install --no-deps --requirement requirements/engines-nodeps.txt
+	$(ENGINES)/$(PIP) install --editable .
+	@touch $@

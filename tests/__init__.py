@@ -1,0 +1,1 @@
+"""Tests, mirroring src/. Real upstream releases come from the fixture ``release``, trees from ``source``."""

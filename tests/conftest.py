@@ -1,0 +1,102 @@
+"""Fixtures for every test: real upstream releases by digest, source trees, and this project's own wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_infer_consistency.overlay.lock import Artifact, load_lock
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_SOURCE = "not run: no source"
+
+
+@pytest.fixture(scope="session")
+def release() -> Callable[..., Path]:
+    """``release(name, version, machine="x86_64")``: the path of the pinned upstream wheel for Python 3.11.
+
+    It is downloaded through pip, checked by digest, and kept in the user's cache folder.
+    """
+
+    def get(name: str, version: str, machine: str = "x86_64") -> Path:
+        pin = load_lock().pin(name, version)
+        wheel = re.compile(rf"-none-any\.whl$|-(cp311-cp311|cp\d+-abi3)-.*linux.*_{machine}\.whl$")
+        fitting = [artifact for artifact in pin.artifacts.values() if wheel.search(artifact.file)]
+        assert len(fitting) == 1, f"{name} {version} has {len(fitting)} wheels for {machine} and Python 3.11"
+        assert pin.requirement is not None
+        return _download(pin.requirement, fitting[0])
+
+    return get
+
+
+def _pip(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments], check=True)
+
+
+def _download(requirement: str, artifact: Artifact) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    kept = cache / "train-infer-consistency" / "artifacts" / artifact.sha256 / artifact.file
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            wanted = Path(folder, "requirements.txt")
+            wanted.write_text(f"{requirement} --hash=sha256:{artifact.sha256}\n")
+            platforms = artifact.file.removesuffix(".whl").rpartition("-")[2].split(".")
+            _pip(
+                *[
+                    "download",
+                    "--no-deps",
+                    "--only-binary=:all:",
+                    "--require-hashes",
+                    "--python-version=3.11",
+                ],
+                *[f"--platform={platform}" for platform in platforms],
+                *["--dest", folder, "--requirement", str(wanted)],
+            )
+            Path(folder, artifact.file).replace(kept)
+    return kept
+
+
+@pytest.fixture
+def source() -> Callable[[str], Path]:
+    """``source(name)``: the tree named by ``SOURCE_<name>`` (dashes as underscores), or a skipped test.
+
+    The closing summary lists such tests under "not run: no source".
+    """
+
+    def get(name: str) -> Path:
+        given = os.environ.get(f"SOURCE_{name.replace('-', '_')}")
+        if not given:
+            pytest.skip(NO_SOURCE)
+        return Path(given).expanduser()
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def own_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this project, built once from the checkout."""
+    folder = tmp_path_factory.mktemp("own-wheel")
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name every test that had no upstream source, so that a green run does not hide it."""
+    skipped = [
+        report.nodeid
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and report.longrepr[2] == f"Skipped: {NO_SOURCE}"
+    ]
+    if skipped:
+        terminalreporter.section(NO_SOURCE)
+        for nodeid in skipped:
+            terminalreporter.line(nodeid)

@@ -1,0 +1,102 @@
+"""The shipped files are found in a checkout and in an installed wheel, and the wheel lacks no file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from train_infer_consistency import resources
+from train_infer_consistency.errors import EvidenceError
+
+from .conftest import ROOT
+
+PACKAGE = ROOT / "src" / "train_infer_consistency"
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
+
+
+def test_checkout_has_them_at_its_root() -> None:
+    assert resources.overlays_dir() == ROOT / "overlays"
+    assert resources.lock_path() == ROOT / "VERSIONS.lock"
+
+
+def test_wheel_has_every_file(own_wheel: Path) -> None:
+    expected = {f"train_infer_consistency/{name}" for name in files_below(PACKAGE)}
+    shipped = {f"train_infer_consistency/_shipped/overlays/{name}" for name in files_below(ROOT / "overlays")}
+    with ZipFile(own_wheel) as archive:
+        names = set(archive.namelist())
+        lock = archive.read("train_infer_consistency/_shipped/VERSIONS.lock")
+    dist_info = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    assert shipped
+    assert names - dist_info == expected | shipped | {"train_infer_consistency/_shipped/VERSIONS.lock"}
+    assert lock == (ROOT / "VERSIONS.lock").read_bytes()
+
+
+def test_wheel_states_licence_command_and_no_dependency(own_wheel: Path) -> None:
+    with ZipFile(own_wheel) as archive:
+        texts = {name.partition(".dist-info/")[2]: name for name in archive.namelist()}
+        metadata = archive.read(texts["METADATA"]).decode().splitlines()
+        commands = archive.read(texts["entry_points.txt"]).decode()
+    assert {"licenses/LICENSE", "licenses/NOTICE"} <= texts.keys()
+    assert "License-Expression: Apache-2.0" in metadata
+    assert not [line for line in metadata if line.startswith("Requires-Dist")]
+    assert "consistency = train_infer_consistency.cli.main:main" in commands
+
+
+def test_sdist_can_build_the_wheel_and_run_the_tests(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True
+    )
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive}
+    for folder in ("src", "overlays", "tests", "requirements"):
+        assert {f"{folder}/{name}" for name in files_below(ROOT / folder)} <= names
+    assert {"VERSIONS.lock", "hatch_build.py", "pyproject.toml", "Makefile", "LICENSE", "NOTICE"} <= names
+    assert not [name for name in names if name.startswith((".venv", "dist/"))]
+
+
+def test_installed_wheel_finds_what_it_ships(own_wheel: Path, tmp_path: Path) -> None:
+    with ZipFile(own_wheel) as archive:
+        archive.extractall(tmp_path)
+    script = (
+        "import train_infer_consistency.resources as r; print(r.overlays_dir(), r.lock_path(), sep='\\n')"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shipped = tmp_path / "train_infer_consistency" / "_shipped"
+    assert run.stdout.splitlines() == [str(shipped / "overlays"), str(shipped / "VERSIONS.lock")]
+    assert files_below(shipped / "overlays") == files_below(ROOT / "overlays")
+
+
+@pytest.mark.parametrize("name", ["overlays", "VERSIONS.lock"])
+def test_missing_file_is_one_line_with_the_mend(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A site-packages that lost _shipped/; a folder of that name two levels up must not be taken for it.
+    package = tmp_path / "lib" / "site-packages" / "train_infer_consistency"
+    package.mkdir(parents=True)
+    (tmp_path / "lib" / name).mkdir()
+    monkeypatch.setattr(resources, "_PACKAGE", package)
+    with pytest.raises(EvidenceError, match=r"is missing from this installation .*; install") as caught:
+        (resources.overlays_dir if name == "overlays" else resources.lock_path)()
+    assert str(caught.value).startswith(name)
+    assert "\n" not in str(caught.value)
