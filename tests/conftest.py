@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from train_infer_consistency.overlay.lock import Artifact, load_lock
+from train_infer_consistency.overlay.lock import load_lock
+from train_infer_consistency.wheels.registry import fetch_artifact
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_SOURCE = "not run: no source"
@@ -31,37 +31,9 @@ def release() -> Callable[..., Path]:
         fitting = [artifact for artifact in pin.artifacts.values() if wheel.search(artifact.file)]
         assert len(fitting) == 1, f"{name} {version} has {len(fitting)} wheels for {machine} and Python 3.11"
         assert pin.requirement is not None
-        return _download(pin.requirement, fitting[0])
+        return fetch_artifact(pin.requirement, fitting[0].file, fitting[0].sha256)
 
     return get
-
-
-def _pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments], check=True)
-
-
-def _download(requirement: str, artifact: Artifact) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = cache / "train-infer-consistency" / "artifacts" / artifact.sha256 / artifact.file
-    if not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            wanted = Path(folder, "requirements.txt")
-            wanted.write_text(f"{requirement} --hash=sha256:{artifact.sha256}\n")
-            platforms = artifact.file.removesuffix(".whl").rpartition("-")[2].split(".")
-            _pip(
-                *[
-                    "download",
-                    "--no-deps",
-                    "--only-binary=:all:",
-                    "--require-hashes",
-                    "--python-version=3.11",
-                ],
-                *[f"--platform={platform}" for platform in platforms],
-                *["--dest", folder, "--requirement", str(wanted)],
-            )
-            Path(folder, artifact.file).replace(kept)
-    return kept
 
 
 @pytest.fixture
@@ -84,7 +56,9 @@ def source() -> Callable[[str], Path]:
 def own_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this project, built once from the checkout."""
     folder = tmp_path_factory.mktemp("own-wheel")
-    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT))
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
