@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from .model import Edit
 
 Scope = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_BLOCKS = ("cases", "finalbody", "orelse", "handlers", "body")
 _DEFINITION = re.compile(r"(def|class) ([A-Za-z_]\w*)$")
 
 
@@ -72,9 +73,14 @@ def find_scopes(module: ast.Module, qualified: str) -> list[Scope]:
 
 def definitions(scope: Scope) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the classes and functions defined directly in a scope, also those inside its if, try or with blocks."""
-    for node in own_nodes(scope):
+    stack: list[ast.AST] = list(reversed(scope.body))
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
+            continue
+        for name in _BLOCKS:  # only statements hold definitions, so expressions are not walked
+            stack.extend(reversed(getattr(node, name, ())))
 
 
 def own_nodes(scope: Scope) -> Iterator[ast.AST]:
@@ -86,22 +92,29 @@ def own_nodes(scope: Scope) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(list(_children(node))))
+        stack.extend(reversed(_children(node)))
 
 
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        yield from node.decorator_list
-        yield from node.args.defaults
-        yield from (default for default in node.args.kw_defaults if default is not None)
-    elif isinstance(node, ast.ClassDef):
-        yield from node.decorator_list
-        yield from node.bases
-        yield from node.keywords
-    elif isinstance(node, ast.Lambda):
-        yield from node.args.defaults
-    else:
-        yield from ast.iter_child_nodes(node)
+def _children(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, _NESTED):
+        return _evaluated_outside(node)
+    children: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            children += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            children.append(value)
+    return children
+
+
+def _evaluated_outside(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a nested definition that run in the scope around it."""
+    children: list[ast.AST] = list(getattr(node, "decorator_list", []))
+    if isinstance(node, ast.ClassDef):
+        return [*children, *node.bases, *node.keywords]
+    arguments = node.args  # type: ignore[attr-defined]
+    return [*children, *arguments.defaults, *(default for default in arguments.kw_defaults if default is not None)]
 
 
 def find(scope: Scope, anchor: Anchor) -> list[ast.stmt | ast.expr]:

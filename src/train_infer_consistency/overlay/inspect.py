@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from ..errors import EvidenceError, FoundError
@@ -33,7 +34,7 @@ class FileWeave:
         after: the woven bytes.
         edits: ids of the edits, in order.
         lines: for each edit's id the lines of its matches in the upstream file.
-        scopes: digest of each edited scope before and after.
+        edited: the edited scopes' names.
         base: how the upstream file was known: by its digest, by its edited scopes' digests, or not at all.
         already: the tree has the woven file of this version already (``before`` is then not known, and None).
     """
@@ -43,7 +44,7 @@ class FileWeave:
     after: bytes
     edits: tuple[str, ...]
     lines: Mapping[str, tuple[int, ...]]
-    scopes: Mapping[str, tuple[str, str]]
+    edited: tuple[str, ...]
     base: Base
     already: bool = False
 
@@ -56,6 +57,14 @@ class FileWeave:
     def after_sha256(self) -> str:
         """The digest of the woven file."""
         return sha256(self.after)
+
+    @cached_property
+    def scopes(self) -> dict[str, tuple[str, str]]:
+        """The digest of each edited scope before and after; both files are parsed for it."""
+        if self.before is None:
+            return {}
+        before, after = scope_digests(self.before, self.edited), scope_digests(self.after, self.edited)
+        return {name: (before[name], after[name]) for name in self.edited}
 
 
 @dataclass(frozen=True)
@@ -148,7 +157,7 @@ def inspect_upstream(
         if base == "unknown" and not allow_unknown_base and not file.lays:
             problems.append(_unknown(file, edits, sources[file.path], pin))
             continue
-        outcome = _weave_file(file, edits, sources[file.path], pin, base, lock.revision)
+        outcome = _weave_file(file, edits, sources[file.path], pin, base, lock, upstream.name)
         if isinstance(outcome, FileWeave):
             files.append(outcome)
         else:
@@ -159,15 +168,18 @@ def inspect_upstream(
 
 
 def _weave_file(
-    file: FileOverlay, edits: tuple[Edit, ...], source: bytes | None, pin: str, base: Base, revision: int
+    file: FileOverlay, edits: tuple[Edit, ...], source: bytes | None, pin: str, base: Base, lock: Lock, name: str
 ) -> FileWeave | list[Problem]:
+    revision = lock.revision
+    locked = lock.upstreams.get(name, {}).get(pin)
+    known = locked.files.get(file.path) if locked else None
     ids = tuple(edit.id for edit in edits)
     if file.lays:
         after = edits[0].lines.encode()
         if source is not None and source != after:
             reason = "the upstream has this file, and it is not the one that this version lays"
             return [Problem(file.path, ids[0], reason, "laid by another version, or changed since")]
-        return FileWeave(file.path, None, after, ids, {}, {}, "known", already=source is not None)
+        return FileWeave(file.path, None, after, ids, {}, (), "known", already=source is not None)
     if source is None:
         return [Problem(file.path, None, "the tree does not have this file")]
     notice = read_notice(source)
@@ -177,11 +189,12 @@ def _weave_file(
             return [Problem(file.path, None, reason, "revert it with the version that wove it")]
         if not notice.intact:
             return [Problem(file.path, None, "woven by this version and changed since")]
-        return FileWeave(file.path, None, source, ids, {}, {}, base, already=True)
-    result = weave(file.path, source, edits, pin, revision)
+        return FileWeave(file.path, None, source, ids, {}, (), base, already=True)
+    result = weave(file.path, source, edits, pin, lock.revision, known.after if known else None)
     if result.after is None:
         return list(result.problems)
-    return FileWeave(file.path, source, result.after, ids, result.lines, result.scopes, base)
+    edited = tuple(dict.fromkeys(edit.scope or MODULE for edit in edits))
+    return FileWeave(file.path, source, result.after, ids, result.lines, edited, base)
 
 
 def _unknown(file: FileOverlay, edits: tuple[Edit, ...], source: bytes | None, pin: str) -> Problem:
@@ -205,44 +218,51 @@ def _partly_woven(files: list[FileWeave]) -> list[Problem]:
     return [Problem(missing.path, None, reason, "revert it, or start from a fresh copy")]
 
 
-def _recognise(
-    upstream: Upstream, sources: Mapping[str, bytes | None], lock: Lock
-) -> tuple[str, dict[str, Base]]:
-    """Return the pin that fits best and how each file is known in it; later pins win over equal earlier ones."""
-    cache: dict[str, dict[str, str]] = {}
-    best: tuple[tuple[int, int, int, bool], str, dict[str, Base]] | None = None
-    for source in upstream.pins:
-        pin = lock.upstreams.get(upstream.name, {}).get(source.version)
-        bases: dict[str, Base] = {}
-        for file in upstream.files:
-            known = pin.files.get(file.path) if pin else None
-            bases[file.path] = _base(file, known, sources[file.path], cache)
-        edited = [file for file in upstream.files if not file.lays and file.edits_for(source.version)]
-        ranks = [_RANK[bases[file.path]] for file in edited]
-        score = (min(ranks, default=0), ranks.count(2), ranks.count(1), not source.tested_only)
-        if best is None or score >= best[0]:
-            best = (score, source.version, bases)
-    assert best is not None  # the reader refuses an upstream without pins
+def _recognise(upstream: Upstream, sources: Mapping[str, bytes | None], lock: Lock) -> tuple[str, dict[str, Base]]:
+    """Return the pin that fits best and how each file is known in it; later pins win over equal earlier ones.
+
+    Scope digests are taken only where no pin has all the file digests: it costs a parse of every file.
+    """
+    digests = {path: sha256(source) for path, source in sources.items() if source is not None}
+    pins = lock.upstreams.get(upstream.name, {})
+    scopes: dict[str, dict[str, str]] = {}
+    for deep in (False, True):
+        if deep:
+            scopes = {file.path: _scopes(file, sources[file.path]) for file in upstream.files if not file.lays}
+        best: tuple[tuple[int, int, int, bool], str, dict[str, Base]] | None = None
+        for source in upstream.pins:
+            pin = pins.get(source.version)
+            files = pin.files if pin else {}
+            bases = {
+                file.path: _base(files.get(file.path), digests.get(file.path), scopes.get(file.path, {}))
+                for file in upstream.files
+            }
+            edited = [file for file in upstream.files if not file.lays and file.edits_for(source.version)]
+            ranks = [_RANK[bases[file.path]] for file in edited]
+            score = (min(ranks, default=0), ranks.count(2), ranks.count(1), not source.tested_only)
+            if best is None or score >= best[0]:
+                best = (score, source.version, bases)
+        assert best is not None  # the reader refuses an upstream without pins
+        if best[0][0] == _RANK["known"]:
+            break
     return best[1], best[2]
 
 
-def _base(file: FileOverlay, known: FilePin | None, source: bytes | None, cache: dict[str, dict[str, str]]) -> Base:
-    if source is None or known is None:
+def _scopes(file: FileOverlay, source: bytes | None) -> dict[str, str]:
+    try:
+        names = sorted({edit.scope or MODULE for edit in file.edits})
+        return scope_digests(source, names) if source is not None else {}
+    except (SyntaxError, ValueError):
+        return {}
+
+
+def _base(known: FilePin | None, digest: str | None, scopes: Mapping[str, str]) -> Base:
+    if known is None or digest is None:
         return "unknown"
-    digest = sha256(source)
     if digest in (known.before, known.after):
         return "known"
-    if known.before is None:
-        return "unknown"
-    if file.path not in cache:
-        try:
-            names = {edit.scope or MODULE for edit in file.edits}
-            cache[file.path] = scope_digests(source, sorted(names))
-        except (SyntaxError, ValueError):
-            cache[file.path] = {}
-    have = cache[file.path]
     for side in (0, 1):  # the upstream's scopes, or the woven ones
-        if known.scopes and all(have.get(name) == pair[side] for name, pair in known.scopes.items()):
+        if known.scopes and all(scopes.get(name) == pair[side] for name, pair in known.scopes.items()):
             return "scopes"
     return "unknown"
 

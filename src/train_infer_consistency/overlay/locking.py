@@ -13,7 +13,7 @@ from .inspect import inspect_upstream
 from .lock import SCHEMA, Artifact, FilePin, Lock, Pin, Stack, read_stack
 from .model import PinSource, Upstream
 from .reading import load_upstreams, overlay_revision, read_toml
-from .requirements import judge
+from .requirements import idle_waivers, judge
 from .trees import Tree
 
 HEADER = """\
@@ -129,7 +129,9 @@ def _check_stack(name: str, declared: Stack | None, lock: Lock) -> Iterable[str]
             yield f"stack {name} names {upstream} {version}, which is no source of a wheel"
     for contradiction in judge(stack)[0]:
         if contradiction.waiver is None:
-            yield f"stack {name}: {contradiction}, and no waiver says which wins"
+            yield f"stack {name}: {contradiction}, and no waiver for these demands says which wins"
+    for package in idle_waivers(stack):
+        yield f"stack {name}: the waiver for {package} accepts nothing that contradicts"
 
 
 def refuse_contradictions(stack: Stack) -> None:

@@ -69,5 +69,21 @@ def judge(stack: Stack) -> tuple[list[Contradiction], bool]:
         checked = checked and verdict is not None
         if verdict:
             waiver = next((waiver for waiver in stack.waivers if waiver.package == package), None)
-            found.append(Contradiction(package, tuple(demands), waiver))
+            found.append(Contradiction(package, tuple(demands), waiver if waiver and _covers(waiver, demands) else None))
     return found, checked
+
+
+def idle_waivers(stack: Stack) -> list[str]:
+    """Return the packages whose waiver accepts no contradiction of the stack; empty where nothing can be judged."""
+    found, checked = judge(stack)
+    needed = {contradiction.package for contradiction in found if contradiction.waiver}
+    return [waiver.package for waiver in stack.waivers if waiver.package not in needed] if checked else []
+
+
+def _covers(waiver: Waiver, demands: Sequence[Demand]) -> bool:
+    """Tell whether a waiver is about these demands: a demand that it does not name must agree with the winner."""
+    by_name = {f"{demand.requires} ({demand.by})": demand.requires for demand in demands}
+    if waiver.wins not in waiver.demands or not set(waiver.demands) <= set(by_name):
+        return False
+    others = [requires for name, requires in by_name.items() if name not in waiver.demands]
+    return contradicts([by_name[waiver.wins], *others]) is False

@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import codecs
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .anchors import Definition, find, find_scopes, matches, nearest, parse_anchor, parse_pattern
 from .digests import scope_digest, sha256
 from .model import Edit
-from .names import Inserted, Position, names_of, rebound, unbound
+from .names import Position, names_of, rebound, unbound
 
 MODULE = "<module>"
 _NOTICE = re.compile(
@@ -62,13 +63,11 @@ class Weaving:
     Attributes:
         after: the woven bytes, or None where there are problems.
         lines: for each edit's id the line numbers of its matches in the upstream file.
-        scopes: for each edited scope its digest before and after (after is ``""`` where there are problems).
         problems: in the order of the edits; empty where ``after`` is given.
     """
 
     after: bytes | None
     lines: dict[str, tuple[int, ...]]
-    scopes: dict[str, tuple[str, str]]
     problems: tuple[Problem, ...]
 
 
@@ -111,7 +110,9 @@ def read_notice(source: bytes) -> Notice | None:
     return None
 
 
-def weave(path: str, source: bytes, edits: Sequence[Edit], pin: str, revision: int) -> Weaving:
+def weave(
+    path: str, source: bytes, edits: Sequence[Edit], pin: str, revision: int, expected: str | None = None
+) -> Weaving:
     """Weave edits into a file's bytes.
 
     Args:
@@ -120,52 +121,44 @@ def weave(path: str, source: bytes, edits: Sequence[Edit], pin: str, revision: i
         edits: none of kind ``lay``.
         pin: the pin whose match counts hold.
         revision: N of ``consistency.N``.
+        expected: sha256 that the lock has for the result. A result with this digest was checked when the lock was
+            written, so that names and syntax need not be checked again.
     """
     try:
         file = _parse(path, source)
     except (SyntaxError, ValueError) as error:
-        return Weaving(None, {}, {}, (Problem(path, None, f"it is no Python that this interpreter can parse: {error}"),))
-    splices: list[_Splice] = []
-    lines: dict[str, tuple[int, ...]] = {}
-    bound = _bound_together(edits)
-    for edit in edits:
-        found = _matches(file, edit, pin)
-        lines[edit.id] = tuple(node.lineno for node in found)
-        for node in found:
-            if splice := _splice(file, edit, node, bound):
-                splices.append(splice)
-    scopes = {edit.scope or MODULE: "" for edit in edits}
-    before = {name: _digest(file.module, name) for name in scopes}
-    if file.problems:
-        return Weaving(None, lines, {name: (before[name], "") for name in scopes}, tuple(file.problems))
-    return _assemble(file, splices, lines, before, revision)
+        return Weaving(None, {}, (Problem(path, None, f"it is no Python that this interpreter can parse: {error}"),))
+    found = {edit.id: _matches(file, edit, pin) for edit in edits}
+    lines = {name: tuple(node.lineno for node in nodes) for name, nodes in found.items()}
+    splices = [splice for edit in edits for node in found[edit.id] if (splice := _splice(file, edit, node))]
+    after = None if file.problems else _assemble(file, splices, revision)
+    if after is not None and sha256(after) == expected:
+        return Weaving(after, lines, ())
+    _check_names(file, edits, found)
+    if after is not None and not file.problems:
+        _check_result(file, after)
+    return Weaving(None if file.problems else after, lines, tuple(file.problems))
 
 
-def _assemble(
-    file: _File, splices: list[_Splice], lines: dict[str, tuple[int, ...]], before: dict[str, str], revision: int
-) -> Weaving:
+def _assemble(file: _File, splices: list[_Splice], revision: int) -> bytes | None:
     splices.sort(key=lambda splice: (splice.start, splice.end, splice.rank))  # stable: equals keep their order
     pieces, at = [], 0
     for splice in splices:
         if splice.start < at:
-            problem = Problem(file.path, None, "two edits change the same bytes")
-            return Weaving(None, lines, {name: (digest, "") for name, digest in before.items()}, (problem,))
+            file.problems.append(Problem(file.path, None, "two edits change the same bytes"))
+            return None
         pieces += [file.source[at : splice.start], splice.text]
         at = splice.end
-    body = b"".join([*pieces, file.source[at:]])
-    after = _with_notice(body, revision, file.newline)
+    return _with_notice(b"".join([*pieces, file.source[at:]]), revision, file.newline)
+
+
+def _check_result(file: _File, after: bytes) -> None:
     try:
-        woven = ast.parse(after)
-        compile(woven, file.path, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # upstream's own, such as an invalid escape in a docstring
+            compile(after, file.path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        problem = Problem(file.path, None, f"the result does not parse: {error}")
-        return Weaving(None, lines, {name: (digest, "") for name, digest in before.items()}, (problem,))
-    return Weaving(after, lines, {name: (digest, _digest(woven, name)) for name, digest in before.items()}, ())
-
-
-def _digest(module: ast.Module, name: str) -> str:
-    scopes = find_scopes(module, "" if name == MODULE else name)
-    return scope_digest(scopes[0]) if len(scopes) == 1 else ""
+        file.problems.append(Problem(file.path, None, f"the result does not parse: {error}"))
 
 
 def scope_digests(source: bytes, scopes: Sequence[str]) -> dict[str, str]:
@@ -174,8 +167,19 @@ def scope_digests(source: bytes, scopes: Sequence[str]) -> dict[str, str]:
     Raises:
         SyntaxError, ValueError: the file is no Python.
     """
-    module = ast.parse(source)
+    module = _syntax(source)
     return {name: _digest(module, name) for name in scopes}
+
+
+def _digest(module: ast.Module, name: str) -> str:
+    scopes = find_scopes(module, "" if name == MODULE else name)
+    return scope_digest(scopes[0]) if len(scopes) == 1 else ""
+
+
+def _syntax(source: bytes) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def _parse(path: str, source: bytes) -> _File:
@@ -183,7 +187,7 @@ def _parse(path: str, source: bytes) -> _File:
     for line in head:
         if (match := _CODING.match(line)) and match[1].lower().replace(b"_", b"-") not in (b"utf-8", b"utf8", b"ascii"):
             raise ValueError(f"its encoding is {match[1].decode()}, not UTF-8")
-    module = ast.parse(source)
+    module = _syntax(source)
     starts = [0] + [match.end() for match in re.finditer(rb"\r\n|\r|\n", source)]
     # Column offsets of the first line do not count the byte order mark.
     if source.startswith(codecs.BOM_UTF8):
@@ -229,30 +233,31 @@ def _plain_code(edit: Edit) -> str:
     return edit.lines + ("def _consistency_decorated(): ..." if edit.kind == "decorate" else "")
 
 
-def _splice(file: _File, edit: Edit, node: ast.stmt | ast.expr, bound: dict[str, frozenset[str]]) -> _Splice | None:
-    inserted = names_of(_plain_code(edit))
-    if not _check_names(file, edit, node, inserted, bound.get(edit.scope, frozenset())):
-        return None
-    if edit.kind == "wrap":
-        return _wrap(file, edit, node)
-    return _insert(file, edit, node)
+def _splice(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
+    return _wrap(file, edit, node) if edit.kind == "wrap" else _insert(file, edit, node)
 
 
-def _check_names(
-    file: _File, edit: Edit, node: ast.stmt | ast.expr, inserted: Inserted, also: frozenset[str]
-) -> bool:
-    at: Position = (node.lineno, node.col_offset)
+def _check_names(file: _File, edits: Sequence[Edit], found: Mapping[str, Sequence[ast.stmt | ast.expr]]) -> None:
+    bound = _bound_together(edits)
+    for edit in edits:
+        inserted = names_of(_plain_code(edit))
+        for node in found[edit.id]:
+            at = _place(file, edit, node)
+            missing = unbound(file.module, edit.scope, at, inserted, bound[edit.scope] - inserted.bound)
+            clash = [] if edit.kind == "decorate" else rebound(file.module, edit.scope, inserted)
+            for names, reason in ((missing, "not bound there"), (clash, "already used there for something else")):
+                if names:
+                    text = f"the inserted lines use {', '.join(names)}, {reason}"
+                    file.problems.append(Problem(file.path, edit.id, text, f"line {node.lineno}"))
+
+
+def _place(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> Position:
+    """Return the position before which a local must be bound for the inserted lines to use it."""
     if edit.kind == "after":
-        at = (node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
+        return (node.end_lineno or node.lineno, (node.end_col_offset or 0) + 1)
     if edit.kind == "wrap":
-        at = _statement_start(file, edit, node)
-    missing = unbound(file.module, edit.scope, at, inserted, also - inserted.bound)
-    clash = [] if edit.kind == "decorate" else rebound(file.module, edit.scope, inserted)
-    for names, reason in ((missing, "not bound there"), (clash, "already used there for something else")):
-        if names:
-            text = f"the inserted lines use {', '.join(names)}, {reason}"
-            file.problems.append(Problem(file.path, edit.id, text, f"line {node.lineno}"))
-    return not missing and not clash
+        return _statement_start(file, edit, node)
+    return (node.lineno, node.col_offset)
 
 
 def _statement_start(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> Position:
