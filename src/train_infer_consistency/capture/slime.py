@@ -115,13 +115,8 @@ class SlimeSession(Session):
             store_prefix: whose log-probabilities these are: empty for the actor, else ``ref_`` and the like.
         """
         if self.log is None:
-            dumps = self.root / SUBFOLDER
-            self.open_log(
-                UPDATE_ACTOR_LOG,
-                "update_actor",
-                {"world_size": world_size(), **megatron_parallel()},
-                dumps=dumps,
-            )
+            parallel = {"world_size": world_size(), **megatron_parallel()}
+            self.open_log(UPDATE_ACTOR_LOG, "update_actor", parallel, dumps=self.root / SUBFOLDER)
         line = {
             "phase": "log_prob",
             "prompt_only": self._added,
@@ -145,7 +140,7 @@ class SlimeSession(Session):
 
 
 def open_session(actor: Any, args: Any, role: str) -> SlimeSession | None:
-    """Open an actor's session before slime patches torch.distributed; sets ``debugger``, ``dump_path_prefix``.
+    """Open an actor's session, before slime patches torch; sets ``debugger`` and ``dump_path_prefix``.
 
     Args:
         actor: the MegatronTrainRayActor.

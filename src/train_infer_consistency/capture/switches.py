@@ -34,7 +34,7 @@ class CaptureError(RuntimeError):
 
 @contextmanager
 def as_capture_error(what: str, mend: str | None = None) -> Iterator[None]:
-    """Turn any failure of another library inside the block into one line; its own error stays as the cause."""
+    """Turn any failure of another library in the block into one line; its own error stays as the cause."""
     try:
         yield
     except CaptureError:

@@ -219,7 +219,7 @@ def _decide(data: Any, forward_only: bool) -> tuple[str, str | None, bool]:
 
 
 def _refuse_masked_out(micro: Any) -> None:
-    """verl b7dabd83 makes its attention mask from the loss mask, which is empty here; 0.8.0 from the tokens."""
+    """verl b7dabd83 makes its attention mask from the loss mask, empty here; 0.8.0 from the tokens."""
     engine_module = sys.modules.get(_FSDP_MODULE)
     fixed = engine_module is None or hasattr(engine_module, "build_attention_mask_from_nested")
     if not fixed and _value(micro, "use_remove_padding") is False:
@@ -255,7 +255,12 @@ def _describe(micro: Any) -> dict[str, Any]:
 
 def _prompts(micro: Any) -> Iterator[tuple[list[int], int]]:
     """Each sample's prompt tokens, without the left padding, and how many response tokens follow."""
-    prompts, mask = micro["prompts"], micro["attention_mask"]
+    prompts = micro["prompts"]
+    if prompts.is_nested:
+        for tokens, response in zip(prompts.unbind(), micro["responses"].unbind(), strict=True):
+            yield tokens.tolist(), len(response)
+        return
+    mask = micro["attention_mask"]
     width = prompts.size(1)
     for tokens, bits in zip(prompts.tolist(), mask.tolist(), strict=True):
         yield [token for token, bit in zip(tokens, bits[:width], strict=True) if bit], sum(bits[width:])

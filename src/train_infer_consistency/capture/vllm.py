@@ -172,7 +172,7 @@ class VllmSession(Session):
         self._watched: Any = None
 
     def scheduled(self, scheduler_output: Any) -> None:
-        """Learn what the next forward computes; one that is still open has failed, for it never came to its stop."""
+        """Learn what the next forward computes; one that is still open has failed before its stop."""
         self.fail()
         self._scheduled = self._requests.describe(scheduler_output)
 
