@@ -198,10 +198,8 @@ def _left_alone(upstream: Upstream, location: Location, journal: Journal | None,
     else:
         return None
     if revision != lock.revision:
-        raise FoundError(
-            f"{name} in {root} is woven by consistency.{revision} already, this is consistency.{lock.revision}",
-            mend,
-        )
+        what = f"{name} in {root} is already woven by consistency.{revision}"
+        raise FoundError(f"{what}, this is consistency.{lock.revision}", mend)
     return Plan(upstream, location, None, None, (how,))
 
 

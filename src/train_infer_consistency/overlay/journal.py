@@ -192,7 +192,11 @@ def settle(target: Path) -> None:
 def put(target: Path, data: bytes, *, mode: int) -> None:
     """Write one file of our own: the old content or the new one, never half of it."""
     stage(target, data, mode=mode)
-    settle(target)
+    try:
+        settle(target)
+    except BaseException:
+        temporary(target).unlink(missing_ok=True)
+        raise
 
 
 def make_folder(folder: Path) -> None:
@@ -200,7 +204,7 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     top = next((parent for parent in (folder, *folder.parents) if parent.name == FOLDER), None)
     if top is not None and not (top / ".gitignore").exists():
-        put(top / ".gitignore", b"*\n", mode=0o644)
+        (top / ".gitignore").write_text("*\n", encoding="ascii")
 
 
 def sync_folder(folder: Path) -> None:
@@ -284,6 +288,6 @@ def _same_file(descriptor: int, path: Path) -> bool:
 def _remove_if_unused(folder: Path) -> None:
     """Remove the top state folder where nothing but its ``.gitignore`` is left."""
     with contextlib.suppress(OSError):
-        if os.listdir(folder) == [".gitignore"]:  # noqa: PTH208 - names only
-            (folder / ".gitignore").unlink()
+        if set(os.listdir(folder)) <= {".gitignore"}:  # noqa: PTH208 - names only
+            (folder / ".gitignore").unlink(missing_ok=True)
             folder.rmdir()

@@ -167,7 +167,7 @@ def distributions(where: Environment) -> Iterator[tuple[Path, PathDistribution]]
     seen: set[str] = set()
     for folder in where.folders:
         for info in _infos(folder):
-            name = _normal(info.name.split("-")[0].removesuffix(".egg-info").removesuffix(".dist-info"))
+            name = _named(info)
             distribution = _readable(info)
             if name not in seen and distribution is not None:
                 seen.add(name)
@@ -176,15 +176,16 @@ def distributions(where: Environment) -> Iterator[tuple[Path, PathDistribution]]
 
 def normal_name(name: str) -> str:
     """Return a distribution's name as registries compare it (PEP 503)."""
-    return _normal(name)
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _named(info: Path) -> str:
+    """Return the distribution's name that a metadata folder's own name has, as registries compare it."""
+    return normal_name(info.name.removesuffix(".egg-info").removesuffix(".dist-info").split("-")[0])
 
 
 def _kind(kind: str) -> InstallKind:
     return "editable" if kind == "editable" else "regular" if kind == "regular" else "tree"
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _python_path() -> list[Path]:
@@ -283,8 +284,7 @@ def _metadata(where: Environment, root: Path, name: str) -> tuple[Path, PathDist
     beside, editable, eggs = [], [], []
     for folder in dict.fromkeys([root, *where.folders]):
         for info in _infos(folder):
-            stem = info.name.split("-")[0].removesuffix(".egg-info")
-            if _normal(stem) != _normal(name) or (distribution := _readable(info)) is None:
+            if _named(info) != normal_name(name) or (distribution := _readable(info)) is None:
                 continue
             if info.suffix == ".egg-info":
                 if folder.resolve() == root:

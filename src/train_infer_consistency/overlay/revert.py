@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import EvidenceError, FoundError, UnfinishedError
-from .journal import Journal, Store, digest_of, hold, holder, settle, stage, temporary, with_state
+from .journal import FOLDER, Journal, Store, digest_of, hold, holder, settle, stage, temporary, with_state
 from .locate import Location, environment, locate_all, locate_one
 from .model import Upstream
 from .status import woven_wheel
@@ -82,10 +82,10 @@ def revert(
                 check_target(location, file.path)
         else:
             _refuse_without_journal(upstreams[name], location)
-    to_do = {name: at for name, at in found.items() if Store(at.root, name).folder.is_dir()}
     try:
-        with hold(at.root for at in to_do.values()):
-            for name, location in to_do.items():
+        # Where a run was killed early there may be a state folder without a journal: it goes, too.
+        with hold(at.root for at in found.values() if (at.root / FOLDER).is_dir()):
+            for name, location in found.items():
                 _revert_one(Store(location.root, name), journals[name])
     except OSError as error:
         where_ = f" ({error.filename})" if error.filename else ""
