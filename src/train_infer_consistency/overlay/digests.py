@@ -2,7 +2,8 @@
 
 A function's digest covers its whole body. A class's or the module's covers its own level only: what is defined in it
 is taken by name, arguments and decorators, because an edit at that level depends on nothing deeper. The digest is
-the same on every Python from 3.11 on (``ast.dump`` is not: its output changed in 3.13).
+the same on every Python from 3.11 on. ``ast.dump`` is not: its output changed in 3.13, some releases put empty
+constants into f-strings, and ``repr`` of a text depends on which characters the interpreter's Unicode knows.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def _write(value: object, parts: list[str], *, outline: bool) -> None:
             if name in _IGNORED or (inner and name == "body"):
                 continue
             field = getattr(value, name, None)
+            if isinstance(value, ast.JoinedStr):
+                field = [item for item in value.values if not _is_empty_text(item)]
             if field is None and not isinstance(value, ast.Constant):
                 continue
             if isinstance(field, list) and not field:
@@ -56,4 +59,8 @@ def _write(value: object, parts: list[str], *, outline: bool) -> None:
             parts.append(",")
         parts.append("]")
     else:
-        parts.append(f"{type(value).__name__}:{value!r}")
+        parts.append(f"{type(value).__name__}:{value!a}")
+
+
+def _is_empty_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value == ""
