@@ -133,6 +133,20 @@ def find(scope: Scope, anchor: Anchor) -> list[ast.stmt | ast.expr]:
     ]
 
 
+def has_lines(scope: Scope, edit: Edit) -> bool:
+    """Tell whether a scope already has all that an edit would put there."""
+    if edit.kind == "wrap":
+        return bool(find(scope, parse_pattern("(" + edit.lines.strip().replace("{}", "...") + ")", expression=True)))
+    lines = edit.lines + ("def _(): ..." if edit.kind == "decorate" else "")
+    function = ast.parse("async def _():\n" + "".join(f" {line}\n" for line in lines.splitlines())).body[0]
+    assert isinstance(function, ast.AsyncFunctionDef)
+    if edit.kind != "decorate":
+        return all(find(scope, statement) for statement in function.body)
+    (sample,) = function.body
+    have = [node for found in find(scope, parse_anchor(edit)) for node in getattr(found, "decorator_list", [])]
+    return all(any(matches(node, other) for other in have) for node in getattr(sample, "decorator_list", []))
+
+
 def find_anywhere(module: ast.Module, anchor: Anchor) -> list[tuple[str, int]]:
     """Return (qualified scope, line) of every match in the whole file, to say where an anchor went."""
     found = []

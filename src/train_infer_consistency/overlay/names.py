@@ -74,7 +74,9 @@ def unbound(module: ast.Module, qualified: str, at: Position, inserted: Inserted
         here = _BUILTINS | _before(scope, at) | also
         return sorted((inserted.read - here) | (inserted.read_inside - outer - inserted.bound - also))
     if isinstance(scope, ast.ClassDef):
-        here = outer | _before(scope, at) | also
+        # A class body runs while the module does: what the module binds below it is not there yet.
+        now = outer if _in_function(module, qualified) else _BUILTINS | _before(module, at)
+        here = now | _before(scope, at) | also
         return sorted((inserted.read - here) | (inserted.read_inside - outer))
     for name in _enclosing_functions(qualified):
         for enclosing in find_scopes(module, name):
@@ -96,7 +98,7 @@ def rebound(module: ast.Module, qualified: str, inserted: Inserted) -> list[str]
 
 
 def bindings(scope: Scope) -> Iterator[tuple[str, Position]]:
-    """Yield every name that a scope's own statements bind, with the end of the statement or clause that binds it."""
+    """Yield every name that a scope's own statements bind, with the place where it is bound (a definition's end)."""
     hidden = {
         id(inner)
         for node in own_nodes(scope)
@@ -129,6 +131,8 @@ def _bound_by(node: ast.AST) -> Iterator[str]:
 
 
 def _position(node: ast.AST) -> Position:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return (node.end_lineno or 0, node.end_col_offset or 0)
     return (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
 
 
@@ -146,6 +150,11 @@ def _parameters(scope: Scope) -> frozenset[str]:
     arguments = scope.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return frozenset(argument.arg for argument in every if argument is not None)
+
+
+def _in_function(module: ast.Module, qualified: str) -> bool:
+    around = [scope for name in _enclosing_functions(qualified) for scope in find_scopes(module, name)]
+    return not all(isinstance(scope, ast.ClassDef) for scope in around)
 
 
 def _enclosing_functions(qualified: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .anchors import Definition, find, find_scopes, matches, nearest, parse_anchor, parse_pattern
+from .anchors import Definition, find, find_scopes, has_lines, matches, nearest, parse_anchor, parse_pattern
 from .digests import scope_digest, sha256
 from .model import Edit
 from .names import Position, names_of, rebound, unbound
@@ -23,6 +23,7 @@ MODULE = "<module>"
 _NOTICE = re.compile(
     rb"# Modified by train-infer-consistency, overlay consistency\.(\d+); sha256 without this line: ([0-9a-f]{64})\r?\n?$"
 )
+_LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
 
@@ -96,6 +97,11 @@ class _File:
     def offset(self, line: int, column: int) -> int:
         return self.starts[line - 1] + column
 
+    def continues(self, line: int) -> bool:
+        """Tell whether a line goes on with the one above it, which ends with a backslash."""
+        above = self.source[self.starts[line - 2] : self.starts[line - 1]] if line > 1 else b""
+        return above.rstrip(b"\r\n").endswith(b"\\")
+
     def line_rest(self, line: int, column: int) -> bytes:
         end = self.starts[line] if line < len(self.starts) else len(self.source)
         return self.source[self.offset(line, column) : end]
@@ -103,7 +109,7 @@ class _File:
 
 def read_notice(source: bytes) -> Notice | None:
     """Return what a woven file's notice says, or None where the file carries no notice."""
-    for line in source.splitlines(keepends=True)[:3]:
+    for line in source.removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)[:3]:
         if match := _NOTICE.match(line):
             rest = source.replace(line, b"", 1)
             return Notice(int(match[1]), sha256(rest) == match[2].decode())
@@ -183,8 +189,7 @@ def _syntax(source: bytes) -> ast.Module:
 
 
 def _parse(path: str, source: bytes) -> _File:
-    head = source.removeprefix(codecs.BOM_UTF8).split(b"\n", 2)[:2]
-    for line in head:
+    for line in source.removeprefix(codecs.BOM_UTF8)[:4096].splitlines()[:2]:
         if (match := _CODING.match(line)) and match[1].lower().replace(b"_", b"-") not in (b"utf-8", b"utf8", b"ascii"):
             raise ValueError(f"its encoding is {match[1].decode()}, not UTF-8")
     module = _syntax(source)
@@ -192,8 +197,14 @@ def _parse(path: str, source: bytes) -> _File:
     # Column offsets of the first line do not count the byte order mark.
     if source.startswith(codecs.BOM_UTF8):
         starts[0] = len(codecs.BOM_UTF8)
-    newline = b"\r\n" if source.count(b"\r\n") * 2 > source.count(b"\n") else b"\n"
-    return _File(path, source, module, starts, newline)
+    return _File(path, source, module, starts, _newline(source))
+
+
+def _newline(source: bytes) -> bytes:
+    """Return what most of a file's lines end with."""
+    both = source.count(b"\r\n")
+    counts = {b"\n": source.count(b"\n") - both, b"\r\n": both, b"\r": source.count(b"\r") - both}
+    return max(counts, key=counts.__getitem__)
 
 
 def _matches(file: _File, edit: Edit, pin: str) -> list[ast.stmt | ast.expr]:
@@ -219,14 +230,6 @@ def _short(anchor: str) -> str:
     return first if len(first) <= 70 else first[:67] + "..."
 
 
-def _bound_together(edits: Sequence[Edit]) -> dict[str, frozenset[str]]:
-    """Return for each scope the names that the file's edits bind there, for edits that use each other's names."""
-    bound: dict[str, frozenset[str]] = {}
-    for edit in edits:
-        bound[edit.scope] = bound.get(edit.scope, frozenset()) | names_of(_plain_code(edit)).bound
-    return bound
-
-
 def _plain_code(edit: Edit) -> str:
     if edit.kind == "wrap":
         return "(" + edit.lines.strip().replace("{}", "None") + ")"
@@ -238,17 +241,35 @@ def _splice(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | Non
 
 
 def _check_names(file: _File, edits: Sequence[Edit], found: Mapping[str, Sequence[ast.stmt | ast.expr]]) -> None:
-    bound = _bound_together(edits)
+    inserted = {edit.id: names_of(_plain_code(edit)) for edit in edits}
+    first = {edit.id: min((_order(edit, node) for node in found[edit.id]), default=(0, 0, 0)) for edit in edits}
     for edit in edits:
-        inserted = names_of(_plain_code(edit))
+        if found[edit.id] and has_lines(find_scopes(file.module, edit.scope)[0], edit):
+            text = "its lines are there already: the file was woven before and has lost its notice"
+            file.problems.append(Problem(file.path, edit.id, text))
+            continue
+        names = inserted[edit.id]
+        clash = [] if edit.kind == "decorate" else rebound(file.module, edit.scope, names)
         for node in found[edit.id]:
-            at = _place(file, edit, node)
-            missing = unbound(file.module, edit.scope, at, inserted, bound[edit.scope] - inserted.bound)
-            clash = [] if edit.kind == "decorate" else rebound(file.module, edit.scope, inserted)
-            for names, reason in ((missing, "not bound there"), (clash, "already used there for something else")):
-                if names:
-                    text = f"the inserted lines use {', '.join(names)}, {reason}"
+            also: frozenset[str] = frozenset().union(
+                *(
+                    inserted[other.id].bound
+                    for other in edits
+                    if other is not edit and other.scope == edit.scope and first[other.id] <= _order(edit, node)
+                )
+            )
+            missing = unbound(file.module, edit.scope, _place(file, edit, node), names, also - names.bound)
+            for wrong, reason in ((missing, "not bound there"), (clash, "already used there for something else")):
+                if wrong:
+                    text = f"the inserted lines use {', '.join(wrong)}, {reason}"
                     file.problems.append(Problem(file.path, edit.id, text, f"line {node.lineno}"))
+
+
+def _order(edit: Edit, node: ast.stmt | ast.expr) -> tuple[int, int, int]:
+    """Return where an edit's lines run, to tell which of a scope's edits runs first."""
+    if edit.kind == "after":
+        return (node.end_lineno or 0, node.end_col_offset or 0, 2)
+    return (node.lineno, node.col_offset, int(edit.kind == "wrap"))
 
 
 def _place(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> Position:
@@ -288,13 +309,15 @@ def _wrap(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
 def _insert(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
     first, column, last, last_column = _extent(node)
     indent = file.source[file.starts[first - 1] : file.offset(first, column)]
-    alone = not indent.strip()
+    alone = not indent.strip() and not file.continues(first)
     lines = edit.lines.splitlines()
     if edit.kind == "after":
         rest = file.line_rest(last, last_column).strip()
         alone = alone and (not rest or rest.startswith(b"#"))
         if isinstance(parse_anchor(edit), Definition):
             lines.insert(0, "")
+    if isinstance(node, ast.If) and file.source.startswith(b"elif", file.offset(first, column)):
+        alone = False  # beside it there is no place of the same depth
     if not alone:
         reason = "the anchor shares its line with another statement"
         file.problems.append(Problem(file.path, edit.id, reason, f"line {node.lineno}"))
@@ -323,12 +346,10 @@ def _with_notice(body: bytes, revision: int, newline: bytes) -> bytes:
     """Put the notice at the top, below a shebang and an encoding line, which must stay first."""
     at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0
     for number in range(2):
-        end = body.find(b"\n", at) + 1
-        line = body[at:end]
-        if end and ((number == 0 and line.startswith(b"#!")) or _CODING.match(line)):
-            at = end
-        else:
+        line = _LINE.match(body, at)
+        if line is None or not ((number == 0 and line[0].startswith(b"#!")) or _CODING.match(line[0])):
             break
+        at = line.end()
     notice = b"# Modified by train-infer-consistency, overlay consistency.%d; sha256 without this line: %s" % (
         revision,
         sha256(body).encode(),
