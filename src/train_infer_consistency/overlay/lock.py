@@ -156,7 +156,7 @@ def load_lock(path: Path | None = None) -> Lock:
             },
             stacks={name: read_stack(name, stack) for name, stack in data.get("stack", {}).items()},
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError) as error:
         raise EvidenceError(f"{path} is not complete: {error}", "restore it, or run 'consistency lock write'") from None
 
 

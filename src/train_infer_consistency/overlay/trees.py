@@ -6,6 +6,7 @@ Paths are those in site-packages; a checkout may keep its package below ``python
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Protocol
 
@@ -84,7 +85,7 @@ class WheelTree:
             return self._archive.read(path)
         except KeyError:
             return None
-        except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError) as error:
             raise EvidenceError(f"{self.label}: {path} cannot be read: {error}", "download the wheel again") from None
 
 
