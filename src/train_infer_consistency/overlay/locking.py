@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,18 @@ def make_pin(upstream: Upstream, source: PinSource, tree: Tree, artifacts: Itera
     found = inspect_upstream(upstream, tree, lock, allow_unknown_base=True, pin=source.version)
     if found.problems:
         raise FoundError(f"{upstream.name} {source.version} in {tree.label}: {found.problems[0]}", "mend the edit")
+    if any(file.already for file in found.files):
+        what = f"{upstream.name} {source.version} in {tree.label} is woven already"
+        raise FoundError(what, "give its pristine source")
+    return replace(
+        _declared(source),
+        artifacts={artifact.file: artifact for artifact in sorted(artifacts, key=lambda item: item.file)},
+        files={file.path: FilePin(file.before_sha256, file.after_sha256, file.scopes) for file in found.files},
+    )
+
+
+def _declared(source: PinSource) -> Pin:
+    """Return what the overlays alone say of a pin."""
     built = source.built_version or (source.registry or source.version).split("==")[-1]
     return Pin(
         version=source.version,
@@ -67,8 +80,8 @@ def make_pin(upstream: Upstream, source: PinSource, tree: Tree, artifacts: Itera
         built_version=built,
         wheel_version=source.wheel_version or f"{built}+consistency.{{N}}",
         tested_only=source.tested_only,
-        artifacts={artifact.file: artifact for artifact in sorted(artifacts, key=lambda item: item.file)},
-        files={file.path: FilePin(file.before_sha256, file.after_sha256, file.scopes) for file in found.files},
+        artifacts={},
+        files={},
     )
 
 
@@ -87,6 +100,7 @@ def check_lock(lock: Lock, root: Path | None = None) -> list[str]:
         if wanted.overlays.get(origin) != lock.overlays.get(origin):
             word = "is not in the lock" if origin not in lock.overlays else "changed since the lock was written"
             problems.append(f"overlays/{origin} {word if origin in wanted.overlays else 'is in the lock only'}")
+    problems += [f"{name} is in the lock only" for name in sorted(set(lock.upstreams) - set(upstreams))]
     for upstream in upstreams.values():
         problems += _check_pins(upstream, lock.upstreams.get(upstream.name, {}))
     for name in sorted({*wanted.stacks, *lock.stacks}):
@@ -102,8 +116,10 @@ def _check_pins(upstream: Upstream, locked: Mapping[str, Pin]) -> Iterable[str]:
         pin = locked.get(source.version)
         if pin is None:
             continue
-        if (pin.requirement, pin.git, pin.commit) != (source.registry, source.git, source.commit):
-            yield f"{upstream.name} {pin.version}: the lock names another source than the overlays"
+        for key, value in vars(_declared(source)).items():
+            have = getattr(pin, key)
+            if key not in ("artifacts", "files") and value != have:
+                yield f"{upstream.name} {pin.version}: {key} is {have} in the lock and {value} in the overlays"
         if pin.source == "registry" and not pin.artifacts:
             yield f"{upstream.name} {pin.version}: the lock has no artifact"
         files = {file.path: file for file in upstream.files if file.edits_for(source.version)}
@@ -142,7 +158,9 @@ def refuse_contradictions(stack: Stack) -> None:
     """
     for contradiction in judge(stack)[0]:
         if contradiction.waiver is None:
-            raise FoundError(f"stack {stack.name}: {contradiction}", "add a waiver to overlays/stacks.toml that says which wins")
+            raise FoundError(
+                f"stack {stack.name}: {contradiction}", "add a waiver to overlays/stacks.toml that says which wins"
+            )
 
 
 def render_lock(lock: Lock) -> str:
@@ -193,7 +211,13 @@ def _pin_lines(name: str, pin: Pin) -> list[str]:
 def _stack_lines(stack: Stack) -> list[str]:
     head = f"stack.{_key(stack.name)}"
     pins = ", ".join(f"{_key(name)} = {_text(version)}" for name, version in stack.pins.items())
-    lines = ["", f"[{head}]", f"title = {_text(stack.title)}", f"python = {_text(stack.python)}", f"pins = {{ {pins} }}"]
+    lines = [
+        "",
+        f"[{head}]",
+        f"title = {_text(stack.title)}",
+        f"python = {_text(stack.python)}",
+        f"pins = {{ {pins} }}",
+    ]
     for name, rows in (("fact", stack.facts), ("demand", stack.demands), ("waiver", stack.waivers)):
         for row in rows:
             lines += ["", f"[[{head}.{name}]]"]
@@ -206,7 +230,8 @@ def _key(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # a JSON string is a TOML basic string
+    # A JSON string is a TOML basic string, but for DEL, which TOML wants escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: Any) -> str:
