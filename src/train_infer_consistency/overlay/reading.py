@@ -94,6 +94,8 @@ def overlay_revision(root: Path | None = None) -> int:
         raise table.fail(f"'schema' must be {SCHEMA}")
     revision = table.number("revision")
     table.done()
+    if revision < 1:
+        raise table.fail("'revision' must be above 0")
     return revision
 
 
@@ -114,6 +116,9 @@ def load_upstreams(root: Path | None = None) -> dict[str, Upstream]:
     folders = sorted(path.parent for path in root.glob("*/upstream.toml"))
     if not folders:
         raise EvidenceError(f"{root} holds no overlays", "install the distribution again")
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path not in folders and path.name != "__pycache__":
+            raise FoundError(f"{path.name}/ has no upstream.toml", "write it, or remove the folder")
     files = {folder.name: _read_files(root, folder) for folder in folders}
     upstreams = {}
     for folder in folders:
@@ -129,6 +134,8 @@ def _read_upstream(folder: Path, files: Mapping[str, tuple[FileOverlay, ...]]) -
     overlays = table.text("overlays", folder.name)
     if overlays not in files or not files[overlays]:
         raise table.fail(f"there are no overlays in '{overlays}'")
+    if overlays != folder.name and files[folder.name]:
+        raise table.fail(f"'overlays' takes those of '{overlays}', so {files[folder.name][0].origin} would be left out")
     upstream = Upstream(
         name=folder.name,
         package=table.text("package"),
@@ -252,7 +259,9 @@ def _read_file(root: Path, folder: Path, path: Path) -> FileOverlay:
     if any(edit.kind == "lay" for edit in edits) and len(edits) > 1:
         raise table.fail("a laid file has no other edit")
     if not _STATUS.match(file.status):
-        raise table.fail("'upstream-status' must be Pending, Submitted [..], Backport [..], Denied or Inappropriate [..]")
+        raise table.fail(
+            "'upstream-status' must be Pending, Submitted [..], Backport [..], Denied or Inappropriate [..]"
+        )
     return file
 
 
@@ -296,7 +305,7 @@ def _laid_text(table: _Table, path: Path) -> str:
     try:
         text = path.with_name(name).read_text(encoding="utf-8")
         ast.parse(text)
-    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError) as error:
         raise table.fail(f"the laid file {name} cannot be used: {error}") from None
     return text
 
@@ -307,8 +316,9 @@ def _check_syntax(edit: Edit, table: _Table) -> None:
 
     try:
         parse_anchor(edit)
-    except SyntaxError as error:
-        raise table.fail(f"the anchor is no Python {'expression' if edit.kind == 'wrap' else 'statement'}: {error.msg}") from None
+    except (SyntaxError, ValueError) as error:
+        kind = "expression" if edit.kind == "wrap" else "statement"
+        raise table.fail(f"the anchor is no Python {kind}: {getattr(error, 'msg', error)}") from None
     sample = edit.lines
     if edit.kind == "wrap":
         if "{}" not in sample or "\n" in sample.strip():
@@ -319,6 +329,8 @@ def _check_syntax(edit: Edit, table: _Table) -> None:
     if edit.kind in ("before", "after"):  # 'return' and 'await' are fine where the scope is a function
         sample = "async def _():\n" + "".join(f"    {line}\n" for line in sample.splitlines())
     try:
-        ast.parse(sample)
-    except SyntaxError as error:
-        raise table.fail(f"'lines' are no Python: {error.msg}") from None
+        parsed = ast.parse(sample).body
+    except (SyntaxError, ValueError) as error:
+        raise table.fail(f"'lines' are no Python: {getattr(error, 'msg', error)}") from None
+    if edit.kind == "decorate" and (len(parsed) > 1 or not getattr(parsed[0], "decorator_list", [])):
+        raise table.fail("'lines' of a decorate are decorators and nothing else")
