@@ -5,6 +5,7 @@ Containers often lack ``packaging``: then :func:`contradicts` answers None, "not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,8 +27,8 @@ class Contradiction:
 def contradicts(requirements: Sequence[str]) -> bool | None:
     """Tell whether no version can satisfy all requirements on one package.
 
-    The candidates are the versions named in the requirements and their immediate successors, which is enough for
-    ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``~=``.
+    The candidates are the versions named in the requirements, their releases and what follows each closely, which
+    is enough for ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``~=`` on versions of up to four numbers.
 
     Args:
         requirements: PEP 508 requirements of the same package.
@@ -47,7 +48,8 @@ def contradicts(requirements: Sequence[str]) -> bool | None:
     candidates = ["0"]
     for named in (item.version for specifier in specifiers for item in specifier):
         plain = named.removesuffix(".*")
-        candidates += [plain, f"{plain.split('+')[0]}.1", f"{plain.split('+')[0]}.post1"]
+        public, final = plain.split("+")[0], re.split("[^0-9.]", plain)[0].rstrip(".")
+        candidates += [plain, public, f"{public}.post1", final, f"{final}.1", f"{final}.0.0.0.1", f"{final}.0.0.0.2"]
     for candidate in candidates:
         try:
             version = Version(candidate)
@@ -69,7 +71,9 @@ def judge(stack: Stack) -> tuple[list[Contradiction], bool]:
         checked = checked and verdict is not None
         if verdict:
             waiver = next((waiver for waiver in stack.waivers if waiver.package == package), None)
-            found.append(Contradiction(package, tuple(demands), waiver if waiver and _covers(waiver, demands) else None))
+            found.append(
+                Contradiction(package, tuple(demands), waiver if waiver and _covers(waiver, demands) else None)
+            )
     return found, checked
 
 
