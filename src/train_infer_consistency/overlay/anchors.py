@@ -126,11 +126,7 @@ def find(scope: Scope, anchor: Anchor) -> list[ast.stmt | ast.expr]:
             if node.name == anchor.name and isinstance(node, ast.ClassDef) == anchor.is_class
         ]
     kind = type(anchor)
-    return [
-        node
-        for node in own_nodes(scope)
-        if type(node) is kind and isinstance(node, ast.stmt | ast.expr) and matches(anchor, node)
-    ]
+    return [node for node in own_nodes(scope) if isinstance(node, kind) and matches(anchor, node)]
 
 
 def has_lines(scope: Scope, edit: Edit) -> bool:
@@ -218,7 +214,7 @@ def nearest(module: ast.Module, edit: Edit) -> str:
         known = [name for name, _ in _all_scopes(module)]
         close = difflib.get_close_matches(edit.scope, known, n=1, cutoff=0.5)
         return f"no scope {edit.scope}" + (f", nearest is {close[0]}" if close else "")
-    return _nearest_in(scopes[0], edit, anchor)
+    return _nearest_in(scopes[0], anchor)
 
 
 def _all_scopes(module: ast.Module) -> Iterator[tuple[str, Scope]]:
@@ -231,7 +227,7 @@ def _all_scopes(module: ast.Module) -> Iterator[tuple[str, Scope]]:
             stack.append((name, node))
 
 
-def _nearest_in(scope: Scope, edit: Edit, anchor: Anchor) -> str:
+def _nearest_in(scope: Scope, anchor: Anchor) -> str:
     if isinstance(anchor, Definition):
         names = [node.name for node in definitions(scope)]
         close = difflib.get_close_matches(anchor.name, names, n=1, cutoff=0.5)

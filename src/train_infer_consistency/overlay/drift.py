@@ -10,7 +10,7 @@ from .anchors import find, find_anywhere, find_scopes, nearest, parse_anchor
 from .lock import Lock
 from .model import Edit, FileOverlay, Upstream
 from .trees import Tree
-from .weave import MODULE, Problem, scope_digests, weave
+from .weave import MODULE, Problem, parse, scope_digests, weave
 
 Verdict = Literal["clean", "moved", "ambiguous", "gone"]
 
@@ -46,11 +46,11 @@ def drift(upstream: Upstream, tree: Tree, lock: Lock) -> list[Drift]:
         row
         for file in upstream.files
         if (edits := file.edits_for(pin))
-        for row in _file(file, edits, tree, lock, pin)
+        for row in _file(upstream.name, file, edits, tree, lock, pin)
     ]
 
 
-def _file(file: FileOverlay, edits: tuple[Edit, ...], tree: Tree, lock: Lock, pin: str) -> list[Drift]:
+def _file(upstream: str, file: FileOverlay, edits: tuple[Edit, ...], tree: Tree, lock: Lock, pin: str) -> list[Drift]:
     source = tree.read(file.path)
     if file.lays:
         if source is None:
@@ -59,10 +59,10 @@ def _file(file: FileOverlay, edits: tuple[Edit, ...], tree: Tree, lock: Lock, pi
     if source is None:
         return [Drift(file.path, edit.id, "gone", False, "the file is gone") for edit in edits]
     try:
-        module = ast.parse(source)
+        module = parse(source)
     except (SyntaxError, ValueError) as error:
         return [Drift(file.path, edit.id, "gone", False, f"the file does not parse: {error}") for edit in edits]
-    known = _known_scopes(file, lock)
+    known = _known_scopes(upstream, file, lock)
     digests = scope_digests(source, sorted({edit.scope or MODULE for edit in edits}))
     woven = weave(file.path, source, edits, pin, lock.revision)
     rows = []
@@ -74,9 +74,9 @@ def _file(file: FileOverlay, edits: tuple[Edit, ...], tree: Tree, lock: Lock, pi
     return rows
 
 
-def _known_scopes(file: FileOverlay, lock: Lock) -> dict[str, set[str]]:
+def _known_scopes(upstream: str, file: FileOverlay, lock: Lock) -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
-    for pin in lock.upstreams.get(file.upstream, {}).values():
+    for pin in lock.upstreams.get(upstream, {}).values():
         if file.path in pin.files:
             for name, (before, _) in pin.files[file.path].scopes.items():
                 known.setdefault(name, set()).add(before)

@@ -6,7 +6,6 @@ only read. ``check``, ``diff``, ``apply`` and the wheels all stand on :func:`ins
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +17,7 @@ from .digests import sha256
 from .lock import FilePin, Lock
 from .model import Edit, FileOverlay, Refusal, Upstream
 from .trees import Tree
-from .weave import MODULE, Problem, read_notice, scope_digests, weave
+from .weave import MODULE, Problem, parse, read_notice, scope_digests, weave
 
 Base = Literal["known", "scopes", "unknown"]
 _RANK: dict[Base, int] = {"known": 2, "scopes": 1, "unknown": 0}
@@ -99,9 +98,7 @@ class Inspection:
     problems: tuple[Problem, ...]
 
 
-def weave_upstream(
-    upstream: Upstream, tree: Tree, lock: Lock, *, allow_unknown_base: bool = False
-) -> UpstreamWeave:
+def weave_upstream(upstream: Upstream, tree: Tree, lock: Lock, *, allow_unknown_base: bool = False) -> UpstreamWeave:
     """Weave all edits of an upstream over a tree, in memory.
 
     Raises:
@@ -242,9 +239,9 @@ def _recognise(upstream: Upstream, sources: Mapping[str, bytes | None], lock: Lo
             score = (min(ranks, default=0), ranks.count(2), ranks.count(1), not source.tested_only)
             if best is None or score >= best[0]:
                 best = (score, source.version, bases)
-        assert best is not None  # the reader refuses an upstream without pins
-        if best[0][0] == _RANK["known"]:
+        if best is not None and best[0][0] == _RANK["known"]:
             break
+    assert best is not None  # the reader refuses an upstream without pins
     return best[1], best[2]
 
 
@@ -278,7 +275,7 @@ def _is_refused(refusal: Refusal, tree: Tree) -> bool:
     if source is None or refusal.scope is None:
         return source is not None
     try:
-        module = ast.parse(source)
+        module = parse(source)
     except (SyntaxError, ValueError):
         return False
     scopes = find_scopes(module, refusal.scope)

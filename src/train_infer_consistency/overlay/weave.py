@@ -21,7 +21,8 @@ from .names import Position, names_of, rebound, unbound
 
 MODULE = "<module>"
 _NOTICE = re.compile(
-    rb"# Modified by train-infer-consistency, overlay consistency\.(\d+); sha256 without this line: ([0-9a-f]{64})\r?\n?$"
+    rb"# Modified by train-infer-consistency, overlay consistency\.(\d+); "
+    rb"sha256 without this line: ([0-9a-f]{64})\r?\n?$"
 )
 _LINE = re.compile(rb"[^\r\n]*(\r\n|\r|\n)")
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -173,7 +174,7 @@ def scope_digests(source: bytes, scopes: Sequence[str]) -> dict[str, str]:
     Raises:
         SyntaxError, ValueError: the file is no Python.
     """
-    module = _syntax(source)
+    module = parse(source)
     return {name: _digest(module, name) for name in scopes}
 
 
@@ -182,7 +183,12 @@ def _digest(module: ast.Module, name: str) -> str:
     return scope_digest(scopes[0]) if len(scopes) == 1 else ""
 
 
-def _syntax(source: bytes) -> ast.Module:
+def parse(source: bytes) -> ast.Module:
+    """Parse a file without upstream's own warnings, such as an invalid escape in a docstring.
+
+    Raises:
+        SyntaxError, ValueError: it is no Python.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
@@ -192,7 +198,7 @@ def _parse(path: str, source: bytes) -> _File:
     for line in source.removeprefix(codecs.BOM_UTF8)[:4096].splitlines()[:2]:
         if (match := _CODING.match(line)) and match[1].lower().replace(b"_", b"-") not in (b"utf-8", b"utf8", b"ascii"):
             raise ValueError(f"its encoding is {match[1].decode()}, not UTF-8")
-    module = _syntax(source)
+    module = parse(source)
     starts = [0] + [match.end() for match in re.finditer(rb"\r\n|\r|\n", source)]
     # Column offsets of the first line do not count the byte order mark.
     if source.startswith(codecs.BOM_UTF8):
@@ -299,7 +305,9 @@ def _wrap(file: _File, edit: Edit, node: ast.stmt | ast.expr) -> _Splice | None:
     except (SyntaxError, UnicodeDecodeError):
         again = None
     if again is None or not matches(again, node):
-        file.problems.append(Problem(file.path, edit.id, "the anchor stands where it cannot be replaced", f"line {node.lineno}"))
+        file.problems.append(
+            Problem(file.path, edit.id, "the anchor stands where it cannot be replaced", f"line {node.lineno}")
+        )
         return None
     if not isinstance(node, _PLAIN):
         original = b"(" + original + b")"
