@@ -77,9 +77,7 @@ def process_folder(root: Path, pid: int) -> Path:
     key = (str(root), os.getpid())
     if key not in _process_folders:
         host = host_name()
-        names = itertools.chain(
-            [f"{pid}", f"{host}-{pid}"], (f"{host}-{pid}-{n}" for n in itertools.count(2))
-        )
+        names = itertools.chain([f"{pid}", f"{host}-{pid}"], (f"{host}-{pid}-{n}" for n in itertools.count(2)))
         root.mkdir(parents=True, exist_ok=True)
         _process_folders[key] = next(root / name for name in names if _made(root / name))
     return _process_folders[key]

@@ -13,6 +13,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,7 @@ def megatron_parallel() -> dict[str, Any]:
     }
 
 
-def identity(
-    source: str, engine: str, rank: int | None, parallel: Mapping[str, Any], **more: Any
-) -> dict[str, Any]:
+def identity(source: str, engine: str, rank: int | None, parallel: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """The fields that are the same in every line of one process.
 
     Args:
@@ -118,9 +117,7 @@ class JsonLines:
         self.path = path
         self._head = _encode(dict(constants)).encode()[:-1] + b","
         try:
-            self._descriptor: int | None = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
-            )
+            self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
             raise CaptureError(
                 f"{path} cannot be made ({error.strerror})",
@@ -144,7 +141,8 @@ class JsonLines:
         except OSError as error:
             written, reason = 0, error.strerror or str(error)
         if written != len(line):
-            os.ftruncate(self._descriptor, self._size)
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
             raise CaptureError(
                 f"a line of {self.path} could not be written ({reason})",
                 "a dump without its log is useless: make room, and start the run anew in another dump_path",

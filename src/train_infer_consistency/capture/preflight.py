@@ -96,9 +96,7 @@ def check_path(path: str, where: str) -> None:
     """
     real = os.path.realpath(path)
     if not _ACCEPTED_PATH.fullmatch(real):
-        raise CaptureError(
-            f"{where}: msprobe refuses the path {real!r}", f"use only {_ACCEPTED_PATH_WORDS} in it"
-        )
+        raise CaptureError(f"{where}: msprobe refuses the path {real!r}", f"use only {_ACCEPTED_PATH_WORDS} in it")
 
 
 def check_rank_filter(ranks: list[int], rank: int | None, world_size: int) -> None:
@@ -117,8 +115,7 @@ def check_rank_filter(ranks: list[int], rank: int | None, world_size: int) -> No
         return
     if rank is None:
         raise CaptureError(
-            f"the msprobe file filters rank {ranks}, but torch.distributed is not initialised: "
-            "nothing would be dumped",
+            f"the msprobe file filters rank {ranks}, but torch.distributed is not initialised: nothing would be dumped",
             'set "rank": []',
         )
     if not any(wanted < world_size for wanted in ranks):

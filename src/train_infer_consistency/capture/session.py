@@ -137,11 +137,9 @@ class Session:
             with as_capture_error("msprobe could not start a dump"):
                 self._debugger.start(**start)
             self._line["step"] = self.service.current_iter
-            self._filtered = self._filter()
+            self._filtered = why_filtered(self.service)
             if self._filtered is None and not Path(self.service.dump_iter_dir).is_relative_to(self._path):
-                raise CaptureError(
-                    f"msprobe dumps into {self.service.dump_iter_dir} in place of {self._path}"
-                )
+                raise CaptureError(f"msprobe dumps into {self.service.dump_iter_dir} in place of {self._path}")
         self.state = State.RECORDED
 
     def start(self, model: Any = None, rank_id: int | None = None) -> None:
@@ -225,9 +223,7 @@ class Session:
 
     def _expect(self, call: str, *states: State) -> None:
         if os.getpid() != self._pid:
-            raise CaptureError(
-                "the dump was set up before this process was forked off", "start workers by spawn"
-            )
+            raise CaptureError("the dump was set up before this process was forked off", "start workers by spawn")
         if self.state not in states:
             raise CaptureError(
                 f"{call}() of a forward that is {self.state.value}, "
@@ -241,15 +237,6 @@ class Session:
                 "something else in this process uses msprobe",
                 "switch off verl's global_profiler.tool=precision_debugger and any other dump",
             )
-
-    def _filter(self) -> str | None:
-        """Why msprobe does not dump the forward it was told to start; None if it does."""
-        config = self.service.config
-        if self.service.should_stop_service or (config.step and self.service.current_iter not in config.step):
-            return "step-filter"
-        if config.rank and self.service.current_rank not in config.rank:
-            return "rank-filter"
-        return None
 
     def _outcome(self) -> dict[str, Any]:
         step = self._line.pop("step", None)
@@ -277,6 +264,16 @@ class Session:
     def _write(self, outcome: Mapping[str, Any]) -> None:
         if self.log is not None:
             self.log.write({**self._line, **outcome})
+
+
+def why_filtered(service: Any) -> str | None:
+    """Why msprobe does not dump the forward it was told to start, by its step or rank filter; None if it does."""
+    config = service.config
+    if service.should_stop_service or (config.step and service.current_iter not in config.step):
+        return "step-filter"
+    if config.rank and service.current_rank not in config.rank:
+        return "rank-filter"
+    return None
 
 
 AnySession = TypeVar("AnySession", bound=Session)

@@ -29,9 +29,7 @@ _MODES = {
     "DRAFT_EXTEND": "draft",
     "DRAFT_EXTEND_V2": "draft",
 }
-_WEIGHT_UPDATES = tuple(
-    f"update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc")
-)
+_WEIGHT_UPDATES = tuple(f"update_weights_from_{source}" for source in ("disk", "distributed", "tensor", "ipc"))
 
 
 class SglangSession(Session):
@@ -150,9 +148,7 @@ def open_session(runner: Any) -> SglangSession | None:
         switches().seed_or_default(),
     )
     if new:
-        session.open_log(
-            DISPATCH_LOG, "dispatch_logger", _parallel(runner), dumps=session.root, rank_id=runner.gpu_id
-        )
+        session.open_log(DISPATCH_LOG, "dispatch_logger", _parallel(runner), dumps=session.root, rank_id=runner.gpu_id)
     return session
 
 
@@ -161,13 +157,9 @@ def _refuse_graphs(runner: Any) -> None:
     if runner.device == "cpu":
         return
     if not args.disable_cuda_graph:
-        raise CaptureError(
-            "a dump needs eager mode, and graphs are on", "start SGLang with --disable-cuda-graph"
-        )
+        raise CaptureError("a dump needs eager mode, and graphs are on", "start SGLang with --disable-cuda-graph")
     # 0.5.6 to 0.5.9 have it off by default; from 0.5.10 on it is on, and --disable-cuda-graph leaves it on.
-    piecewise = getattr(
-        args, "enable_piecewise_cuda_graph", not getattr(args, "disable_piecewise_cuda_graph", True)
-    )
+    piecewise = getattr(args, "enable_piecewise_cuda_graph", not getattr(args, "disable_piecewise_cuda_graph", True))
     if piecewise and runner.device == "cuda":
         raise CaptureError(
             "the prefill would run as a piecewise graph, in which msprobe sees almost nothing",

@@ -43,9 +43,7 @@ def copy_rollout_data_prompts_only(rollout_data: Mapping[str, Any]) -> dict[str,
     """
     lengths = [
         total - response
-        for total, response in zip(
-            rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True
-        )
+        for total, response in zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
     ]
     if any(length < 1 for length in lengths):
         raise CaptureError("a sample of the rollout has no prompt token, so there is nothing to compare")

@@ -69,7 +69,7 @@ def parse_integer(name: str, value: str | None, default: int | None, lowest: int
     if not word:
         return default
     # int() alone would also take "1_000" and digits of other scripts, which no shell script means.
-    if not (word.isascii() and word.lstrip("-").isdigit() and lowest <= int(word) <= highest):
+    if not (word.isascii() and word.isdigit() and lowest <= int(word) <= highest):
         raise CaptureError(f"{name}={value!r} is no whole number from {lowest} to {highest}")
     return int(word)
 
@@ -138,9 +138,7 @@ class Switches:
             generate_config=_text(get("MSPROBE_GENERATE_CONFIG")),
             min_dump_tokens=shortest,
             run_id=_text(get("CONSISTENCY_RUN_ID")),
-            rollout_id=parse_integer(
-                "CONSISTENCY_ROLLOUT_ID", get("CONSISTENCY_ROLLOUT_ID"), None, 0, biggest
-            ),
+            rollout_id=parse_integer("CONSISTENCY_ROLLOUT_ID", get("CONSISTENCY_ROLLOUT_ID"), None, 0, biggest),
             dump_all=parse_switch("CONSISTENCY_DUMP_ALL", get("CONSISTENCY_DUMP_ALL")),
         )
 

@@ -129,9 +129,7 @@ def around_forward(engine: Any, forward: Callable[..., Any], model: Any, batch: 
 def log_update_actor_step(engine: Any, micro: Any) -> None:
     """Write a line about a micro-batch that was dumped by hand, at msprobe's current step."""
     if engine._update_actor_logger_fp is not None:
-        engine._update_actor_logger_fp.write(
-            {**_describe(micro), "step": engine._debugger.service.current_iter}
-        )
+        engine._update_actor_logger_fp.write({**_describe(micro), "step": engine._debugger.service.current_iter})
 
 
 def keep_request_id(output: Any, request_id: str) -> None:
@@ -162,9 +160,7 @@ def prompt_only_pass(trainer: Any, batch: Any) -> None:
     """
     if switches().prompts_only:
         version = getattr(trainer, "current_param_version", None)
-        trainer._compute_old_log_prob(
-            prompt_only_copy(batch, trainer.global_steps if version is None else version)
-        )
+        trainer._compute_old_log_prob(prompt_only_copy(batch, trainer.global_steps if version is None else version))
 
 
 def prompt_only_copy(batch: Any, version: int | None = None) -> Any:
@@ -291,9 +287,7 @@ def _parallel(engine: Any) -> dict[str, Any]:
 def _chunk(engine: Any, model: Any) -> dict[str, Any]:
     """Which part of the network a Megatron model chunk is: dumps count its layers from 0."""
     chunks = engine.module if isinstance(engine.module, list | tuple) else [engine.module]
-    layers = [
-        number for module in model.modules() if (number := getattr(module, "layer_number", None)) is not None
-    ]
+    layers = [number for module in model.modules() if (number := getattr(module, "layer_number", None)) is not None]
     return {
         "virtual_chunk": next((index for index, chunk in enumerate(chunks) if chunk is model), None),
         "virtual_chunks": len(chunks),

@@ -22,7 +22,7 @@ from train_infer_consistency.capture.log import (
     request_phase,
     world_size,
 )
-from train_infer_consistency.capture.session import Make, Session
+from train_infer_consistency.capture.session import Make, Session, why_filtered
 from train_infer_consistency.capture.session import open_session as _open_session
 from train_infer_consistency.capture.switches import CaptureError, parse_switch, switches
 
@@ -73,14 +73,10 @@ class Requests:
     def _cached(self, scheduler_output: Any) -> Iterator[dict[str, Any]]:
         cached, scheduled = scheduler_output.scheduled_cached_reqs, scheduler_output.num_scheduled_tokens
         resumed = _resumed(cached)
-        drafts: Mapping[str, list[int]] = (
-            getattr(scheduler_output, "scheduled_spec_decode_tokens", None) or {}
-        )
+        drafts: Mapping[str, list[int]] = getattr(scheduler_output, "scheduled_spec_decode_tokens", None) or {}
         outputs = getattr(cached, "num_output_tokens", None) or [None] * len(cached.req_ids)
         lengths = self._prompt_lengths
-        for request_id, computed, output in zip(
-            cached.req_ids, cached.num_computed_tokens, outputs, strict=True
-        ):
+        for request_id, computed, output in zip(cached.req_ids, cached.num_computed_tokens, outputs, strict=True):
             length = lengths.get(request_id)
             entry = {
                 "request_id": request_id,
@@ -148,12 +144,21 @@ class DispatchLogger:
             attn_state: the runner's attention state, logged by its name; the phase comes from the tokens.
             step: msprobe's step; None to ask msprobe, or to count where there is none in this process.
         """
+        skipped = None
         if step is None:
-            debugger = _msprobe_debugger()
-            step = self._next if debugger is None else debugger.service.current_iter
+            step, skipped = self._current_step()
+        outcome = {"step": step, "skipped": skipped, "attn_state": getattr(attn_state, "name", None)}
+        self._log.write({**self._requests.describe(scheduler_output), **outcome})
+
+    def _current_step(self) -> tuple[int | None, str | None]:
+        module: Any = sys.modules.get("msprobe.pytorch")
+        debugger = None if module is None else module.PrecisionDebugger._instance
+        if debugger is None:
             self._next += 1
-        name = getattr(attn_state, "name", None)
-        self._log.write({**self._requests.describe(scheduler_output), "step": step, "attn_state": name})
+            return self._next - 1, None
+        # Behind its step filter msprobe says the same step for ever, and dumps nothing.
+        skipped = why_filtered(debugger.service)
+        return None if skipped else debugger.service.current_iter, skipped
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -230,8 +235,8 @@ def open_session(
 
     Args:
         runner: vllm-ascend's NPUModelRunner, or a runner of vLLM itself.
-        make_debugger: vllm-ascend's own construction of the debugger; None for vLLM's runner.
-        dump_config_path: the msprobe file vllm-ascend found; None to look into vLLM's ``additional_config``.
+        make_debugger: the runner's own construction of the debugger; None to decide here whether to make one.
+        dump_config_path: the msprobe file that goes with ``make_debugger``, else from vLLM's ``additional_config``.
 
     Returns:
         The session, or None where no dump is asked for, or where a runner from outside vLLM has a debugger of
@@ -240,6 +245,8 @@ def open_session(
     Raises:
         CaptureError: graphs, the v2 runner, or anything of :func:`~.session.open_session`.
     """
+    packages = {kind.__module__.partition(".")[0] for kind in type(runner).__mro__}
+    engine = "vllm-ascend" if "vllm_ascend" in packages else "vllm"
     if make_debugger is None:
         dump_config_path = _additional_config(runner).get(CONFIG_KEY)
         if not dump_config_path or type(runner).__module__.partition(".")[0] != "vllm":
@@ -250,7 +257,6 @@ def open_session(
         raise CaptureError("the v2 model runner dumps nothing", "unset VLLM_USE_V2_MODEL_RUNNER")
     if not runner.model_config.enforce_eager:
         raise CaptureError("a dump needs eager mode, and graphs are on", "set enforce_eager=True")
-    engine = "vllm" if make_debugger is None else "vllm-ascend"
     session, new = _open_session(
         lambda debugger: VllmSession(debugger, engine, runner),
         dump_config_path,
@@ -295,8 +301,3 @@ def _resumed(cached: Any) -> frozenset[str]:
     # Before vLLM 0.14 it was a list of flags beside the ids.
     flags = getattr(cached, "resumed_from_preemption", None) or []
     return frozenset(request_id for request_id, flag in zip(cached.req_ids, flags, strict=False) if flag)
-
-
-def _msprobe_debugger() -> Any:
-    module: Any = sys.modules.get("msprobe.pytorch")
-    return None if module is None else module.PrecisionDebugger._instance
