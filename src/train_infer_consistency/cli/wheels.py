@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stack", default="verl-0.8", metavar="NAME", help="a stack, or all (verl-0.8)")
     parser.add_argument("--platform", metavar="MACHINE", help="x86_64 or aarch64 (this machine's)")
     parser.add_argument("--python", metavar="3.N", help="the Python that the wheels are for (the stack's)")
-    parser.add_argument(
-        "--dest", type=Path, default=Path("dist/wheels"), metavar="DIR", help="where to (dist/wheels)"
-    )
+    parser.add_argument("--dest", type=Path, default=Path("dist/wheels"), metavar="DIR", help="where to (dist/wheels)")
     parser.add_argument(
         "--artifact", type=Path, action="append", default=[], metavar="PATH", help="a registry wheel you have"
     )
@@ -48,9 +46,7 @@ def run(options: argparse.Namespace) -> int:
         for stack in stacks:
             if stack.name in outcome.requirements:
                 label = f"{target.machine}-py{target.python or stack.python}"
-                bundles.append(
-                    write_bundle(stack.name, outcome.wheels[stack.name], label, options.dest.parent)
-                )
+                bundles.append(write_bundle(stack.name, outcome.wheels[stack.name], label, options.dest.parent))
     if options.json:
         print_json(_as_json(outcome, bundles))
     else:

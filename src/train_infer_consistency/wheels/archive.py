@@ -136,9 +136,7 @@ class ArchiveReader:
             raise
 
     def _broken(self, why: str) -> EvidenceError:
-        return EvidenceError(
-            f"{self.path}: not a complete zip archive ({why or 'unreadable'})", "download it again"
-        )
+        return EvidenceError(f"{self.path}: not a complete zip archive ({why or 'unreadable'})", "download it again")
 
     def _take(self, info: zipfile.ZipInfo) -> None:
         name = info.orig_filename
@@ -233,7 +231,7 @@ def _harm(name: str, mode: int) -> str:
     parts = name.rstrip("/").split("/")
     if name.startswith("/") or "\\" in name or _DRIVE.match(name) or ".." in parts:
         return "climbs out of the folder it is unpacked to"
-    if not name or "\0" in name or "" in parts or "." in parts:
+    if not name or "" in parts or "." in parts or any(ord(char) < ord(" ") for char in name):
         return "has no usable name"
     if stat.S_ISLNK(mode):
         return "is a symbolic link"

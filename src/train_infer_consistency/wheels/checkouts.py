@@ -53,9 +53,7 @@ def given_source(upstream: str) -> Path | None:
         return None
     path = Path(value).expanduser().resolve()
     if not path.is_dir():
-        raise EvidenceError(
-            f"{source_variable(upstream)}={value}: there is no such folder", "give a checkout's path"
-        )
+        raise EvidenceError(f"{source_variable(upstream)}={value}: there is no such folder", "give a checkout's path")
     return path
 
 
@@ -161,9 +159,7 @@ def copy_tree(tree: Path, dest: Path) -> None:
                 runs = path.is_dir() or path.stat().st_mode & stat.S_IXUSR
                 path.chmod(0o755 if runs else 0o644)
     except (OSError, shutil.Error) as error:
-        raise UnfinishedError(
-            f"{tree}: cannot be copied: {_first(error)}", "make room, or mend its modes"
-        ) from None
+        raise UnfinishedError(f"{tree}: cannot be copied: {_first(error)}", "make room, or mend its modes") from None
 
 
 def _first(error: OSError) -> str:
@@ -210,8 +206,6 @@ def workshop() -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="train-infer-consistency-")
     except OSError as error:
-        raise UnfinishedError(
-            f"no temporary folder: {error.strerror or error}", "set TMPDIR to one"
-        ) from None
+        raise UnfinishedError(f"no temporary folder: {error.strerror or error}", "set TMPDIR to one") from None
     with folder as path:
         yield Path(path)

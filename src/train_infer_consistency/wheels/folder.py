@@ -62,9 +62,7 @@ def alone(dest: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UnfinishedError(
-                f"another run is writing to {dest}", "wait, or choose another --dest"
-            ) from None
+            raise UnfinishedError(f"another run is writing to {dest}", "wait, or choose another --dest") from None
         except OSError:
             pass  # a network file system without locks: the renames still keep each file whole
         for left in dest.glob(".*.part"):

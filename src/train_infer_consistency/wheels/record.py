@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dataclasses
 import hashlib
 import io
 import re
@@ -48,9 +49,11 @@ class WheelName:
 
     def with_version(self, version: str) -> WheelName:
         """The same wheel under another version."""
-        return WheelName(
-            self.distribution, version.replace("-", "_"), self.build, self.python, self.abi, self.platform
-        )
+        return dataclasses.replace(self, version=version.replace("-", "_"))
+
+    def for_any(self) -> WheelName:
+        """The same wheel for any Python 3 and platform."""
+        return dataclasses.replace(self, python="py3", abi="none", platform="any")
 
     def fits_platform(self, machine: str) -> bool:
         """Whether it serves Linux on a machine such as ``aarch64``."""
@@ -99,13 +102,19 @@ def with_version(metadata: bytes, version: str) -> bytes:
     return metadata[: line.start(1)] + version.encode() + metadata[line.end(1) :]
 
 
+def for_any(wheel: bytes) -> bytes:
+    """A WHEEL file with one ``Tag``, for any Python 3 and platform; its other lines stay."""
+    lines = [line for line in wheel.splitlines(keepends=True) if not line.startswith(b"Tag:")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return b"".join([*lines, b"Tag: py3-none-any\n"])
+
+
 def _version_line(metadata: bytes) -> re.Match[bytes]:
     end = re.search(rb"\r?\n\r?\n", metadata)
     found = list(_VERSION_LINE.finditer(metadata, 0, end.start() if end else len(metadata)))
     if len(found) != 1:
-        raise EvidenceError(
-            f"METADATA has {len(found)} Version lines, not one", "get the wheel from its source"
-        )
+        raise EvidenceError(f"METADATA has {len(found)} Version lines, not one", "get the wheel from its source")
     return found[0]
 
 
@@ -159,6 +168,20 @@ class WheelReader(ArchiveReader):
     def record_path(self) -> str:
         """RECORD's own path in the wheel."""
         return f"{self.dist_info}/RECORD"
+
+    def installed_as(self, path: str) -> str | None:
+        """The member that is installed as ``path`` in site-packages, None where there is none.
+
+        A wheel may keep packages at its top or below ``*.data/purelib`` and ``*.data/platlib``.
+        """
+        data = self.dist_info.removesuffix("dist-info") + "data"
+        members = (path, f"{data}/purelib/{path}", f"{data}/platlib/{path}")
+        return next((member for member in members if member in self.rows), None)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether no member is compiled code, whatever the tags say."""
+        return not any(path.endswith((".so", ".pyd", ".a", ".dylib")) or ".so." in path for path in self.rows)
 
     def is_signature(self, path: str) -> bool:
         """True for a signature over RECORD, which no changed wheel can keep."""

@@ -81,9 +81,7 @@ def _checked(path: Path, sha256: str, mend: str) -> Path:
     return path
 
 
-def _download(
-    requirement: str, filename: str, sha256: str, python: str | None, folder: Path, kept: Path
-) -> None:
+def _download(requirement: str, filename: str, sha256: str, python: str | None, folder: Path, kept: Path) -> None:
     wanted = folder / "requirements.txt"
     wanted.write_text(f"{requirement} --hash=sha256:{sha256}\n", encoding="utf-8")
     name = WheelName.parse(filename)

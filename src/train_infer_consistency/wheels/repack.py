@@ -21,7 +21,7 @@ from ..overlay.provenance import provenance, render
 from . import sbom
 from .archive import REGULAR_FILE, ArchiveWriter, dos_time, replacing, source_date_epoch
 from .notice import notices
-from .record import Row, WheelReader, renames, with_version, write_record
+from .record import Row, WheelReader, for_any, renames, with_version, write_record
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,11 @@ class _VerifiedTree:
         self._wheel = wheel
 
     def read(self, path: str) -> bytes | None:
-        return self._wheel.verified(path) if path in self._wheel.rows else None
+        member = self._wheel.installed_as(path)
+        return None if member is None else self._wheel.verified(member)
 
 
-def weave_wheel(
-    upstream: Upstream, wheel: Path, lock: Lock, *, allow_unknown_base: bool = False
-) -> UpstreamWeave:
+def weave_wheel(upstream: Upstream, wheel: Path, lock: Lock, *, allow_unknown_base: bool = False) -> UpstreamWeave:
     """Weave an upstream over a wheel, in memory.
 
     Raises:
@@ -83,6 +82,9 @@ def repack(
         not
             be held against RECORD one by one.
 
+    A wheel that is not vouched for was built here. Where it holds no compiled code, its tags become those
+    of any Python 3 and platform (slime's own build claims x86-64 and the builder's Python).
+
     Raises:
         EvidenceError: the wheel is broken or disagrees with its RECORD.
         UnfinishedError: it could not be written.
@@ -90,8 +92,8 @@ def repack(
     with WheelReader(wheel) as reader:
         if not vouched:
             reader.verify_all()
-        job = _Repack(reader, weave, version, artifact)
-        path = dest / str(reader.name.with_version(version))
+        job = _Repack(reader, weave, version, artifact, retag=not vouched and reader.is_pure)
+        path = dest / str(job.name)
         with replacing(path) as file:
             writer = ArchiveWriter(file)
             job.write(writer)
@@ -103,16 +105,32 @@ class _Repack:
     """One repacking: which member goes where, and with which bytes."""
 
     def __init__(
-        self, wheel: WheelReader, weave: UpstreamWeave, version: str, artifact: Mapping[str, Any]
+        self,
+        wheel: WheelReader,
+        weave: UpstreamWeave,
+        version: str,
+        artifact: Mapping[str, Any],
+        *,
+        retag: bool,
     ) -> None:
         self.wheel = wheel
+        self.name = wheel.name.with_version(version)
         self._renames = renames(wheel.dist_info, version)
         dist_info = self._renames[wheel.dist_info]
         self._record = f"{dist_info}/RECORD"
         metadata = f"{wheel.dist_info}/METADATA"
-        self._changed = {file.path: file.after for file in weave.files if file.before is not None}
+        members = {file.path: wheel.installed_as(file.path) for file in weave.files}
+        self._changed = {name: file.after for file in weave.files if (name := members[file.path]) is not None}
         self._changed[metadata] = with_version(wheel.verified(metadata), version)
-        self._laid = {file.path: file.after for file in weave.files if file.before is None}
+        if retag and self.name != self.name.for_any():
+            self.name = self.name.for_any()
+            tags = f"{wheel.dist_info}/WHEEL"
+            self._changed[tags] = for_any(wheel.verified(tags))
+        folders = {name.removesuffix(path) for path, name in members.items() if name is not None}
+        beside = min(folders, default="")  # laid files go where the package lies
+        self._laid = {
+            self._new_name(beside + file.path): file.after for file in weave.files if members[file.path] is None
+        }
         self._notes = {
             f"{dist_info}/{PROVENANCE}": render(provenance(weave, artifact)),
             f"{dist_info}/{sbom.FILE_NAME}": sbom.sbom(weave, version, artifact),

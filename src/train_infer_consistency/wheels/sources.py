@@ -82,7 +82,7 @@ def from_git(upstream: Upstream, pin: Pin, lock: Lock, say: Callable[[str], None
     with checkouts.workshop() as folder:
         tree = folder / "tree"
         if given is not None and not _stands_at(given, pin.commit):
-            woven = _recognise(upstream, given, lock)
+            woven = _recognise(upstream, given, lock, pin)
             if woven is not None and pin.version in (woven.version, woven.variant_of):
                 say(f"{upstream.name} {woven.version}: building a copy of {given}")
                 checkouts.copy_tree(given, tree)
@@ -106,7 +106,7 @@ def _stands_at(tree: Path, commit: str) -> bool:
     return checkouts.head(tree) == commit and checkouts.is_clean(tree)
 
 
-def _recognise(upstream: Upstream, tree: Path, lock: Lock) -> Pin | None:
+def _recognise(upstream: Upstream, tree: Path, lock: Lock, wanted: Pin) -> Pin | None:
     """The pin whose pristine files a tree has, known by their digests; None where they are no pin's."""
     try:
         found = inspect_upstream(upstream, DirectoryTree(tree, upstream.package), lock)
@@ -114,6 +114,9 @@ def _recognise(upstream: Upstream, tree: Path, lock: Lock) -> Pin | None:
         return None
     if found.problems or found.base == "unknown" or any(file.already for file in found.files):
         return None
+    after = {file.path: file.after_sha256 for file in found.files}
+    if after == {path: file.after for path, file in wanted.files.items()}:
+        return wanted  # also where another pin's edited files are the same
     return lock.pin(upstream.name, found.pin)
 
 

@@ -9,11 +9,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import __version__
 from ..errors import ConsistencyError, EvidenceError, FoundError, UsageError
+from ..overlay.inspect import UpstreamWeave
 from ..overlay.lock import Artifact, Lock, Pin, Stack
 from ..overlay.locking import refuse_contradictions
 from ..overlay.model import Upstream
@@ -46,9 +47,7 @@ class Target:
         machine = machine or platform.machine()
         machine = _ALIASES.get(machine.lower(), machine)
         if machine not in MACHINES:
-            raise UsageError(
-                f"no wheels are built for platform {machine}", f"use one of {', '.join(MACHINES)}"
-            )
+            raise UsageError(f"no wheels are built for platform {machine}", f"use one of {', '.join(MACHINES)}")
         if python is not None:
             found = re.fullmatch(r"3\.(\d+)", python)
             if found is None:
@@ -189,9 +188,7 @@ class Factory:
             if pin.source == "registry":
                 yield self._upstreams[name], pin, choose_artifact(name, pin, self._target.machine, python)
                 if given_source(name) is not None:
-                    self._say(
-                        f"{source_variable(name)} is not used: {name} {version} comes from the registry"
-                    )
+                    self._say(f"{source_variable(name)} is not used: {name} {version} comes from the registry")
             else:
                 yield self._upstreams[name], pin, None
 
@@ -237,35 +234,42 @@ class Factory:
             self._done[key] = Built(upstream.name, wheel, source.origin, time.monotonic() - start, cautions)
         return self._done[key]
 
-    def _source(
-        self, upstream: Upstream, pin: Pin, artifact: Artifact | None
-    ) -> AbstractContextManager[Source]:
+    def _source(self, upstream: Upstream, pin: Pin, artifact: Artifact | None) -> AbstractContextManager[Source]:
         if artifact is None:
             return from_git(upstream, pin, self._lock, self._say)
         self._say(f"{upstream.name} {pin.version}: {artifact.file}")
         return nullcontext(from_registry(pin, artifact, given=self._given))
 
     def _weave(self, upstream: Upstream, source: Source) -> tuple[BuiltWheel, tuple[str, ...]]:
-        weave = weave_wheel(upstream, source.wheel, self._lock)
-        if weave.pin not in (source.pin.version, source.pin.variant_of):
-            raise FoundError(
-                f"{source.wheel.name}: its files are {upstream.name} {weave.pin}, not {source.pin.version}",
-                "see 'consistency lock check'",
-            )
-        for file in weave.files:
-            locked = source.pin.files.get(file.path)
-            if weave.base == "known" and (locked is None or locked.after != file.after_sha256):
-                raise FoundError(
-                    f"{upstream.name} {weave.pin}: {file.path} is woven to other bytes than in VERSIONS.lock",
-                    "overlays and lock disagree: run 'consistency lock check'",
-                )
-        if source.vouched is False:
-            _check_platform(source, upstream.name, self._target)
+        weave = _confirmed(weave_wheel(upstream, source.wheel, self._lock), source)
         version = wheel_version(source.pin, self._lock)
-        wheel = repack(
-            source.wheel, weave, version, self._dest, artifact=source.record(), vouched=source.vouched
-        )
+        wheel = repack(source.wheel, weave, version, self._dest, artifact=source.record(), vouched=source.vouched)
+        _check_platform(wheel, upstream.name, self._target)
         return wheel, tuple(_cautions(upstream, wheel))
+
+
+def _confirmed(weave: UpstreamWeave, source: Source) -> UpstreamWeave:
+    """The weaving as one of the pin that the wheel was taken for.
+
+    Two pins whose edited files are alike cannot be told apart by them; what they are woven to decides.
+
+    Raises:
+        FoundError: the wheel is another pin's, or was woven to other bytes than the lock has.
+    """
+    pin = source.pin
+    if {file.path: file.after_sha256 for file in weave.files} == {path: file.after for path, file in pin.files.items()}:
+        return replace(weave, pin=pin.version)
+    if weave.pin != pin.version:
+        raise FoundError(
+            f"{source.wheel.name}: its files are {weave.upstream.name} {weave.pin}, not {pin.version}",
+            "see 'consistency lock check'",
+        )
+    if weave.base == "known":
+        raise FoundError(
+            f"{weave.upstream.name} {pin.version} is woven to other bytes than VERSIONS.lock has",
+            "overlays and lock disagree: run 'consistency lock check'",
+        )
+    return weave
 
 
 def wheel_version(pin: Pin, lock: Lock) -> str:
@@ -276,12 +280,12 @@ def wheel_version(pin: Pin, lock: Lock) -> str:
     return f"{public}+{label}".format(N=lock.revision)
 
 
-def _check_platform(source: Source, upstream: str, target: Target) -> None:
+def _check_platform(wheel: BuiltWheel, upstream: str, target: Target) -> None:
     """A wheel that was built here serves this machine only, unless it is pure Python."""
-    name = WheelName.parse(source.wheel.name)
+    name = WheelName.parse(wheel.path.name)
     if not name.fits_platform(target.machine) or (target.python and not name.fits_python(target.python)):
         raise UsageError(
-            f"{upstream}: its build gave {source.wheel.name}, which does not serve {target.machine}",
+            f"{upstream}: its build gave {wheel.path.name}, which does not serve {target.machine}",
             "run it on such a machine with such a Python",
         )
 
