@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # a bug: one line for the user, the traceback on request
         if os.environ.get("CONSISTENCY_TRACEBACK"):
             raise
-        return _fail(f"bug: {type(error).__name__}: {error}; CONSISTENCY_TRACEBACK=1 shows where, please report it", 4, as_json)
+        return _fail(
+            f"bug: {type(error).__name__}: {error}; CONSISTENCY_TRACEBACK=1 shows where, please report it", 4, as_json
+        )
 
 
 def _run(arguments: list[str]) -> int:

@@ -22,7 +22,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return rows as aligned columns below a header; no cell is cut."""
     lines = [list(header), *[list(row) for row in rows]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def print_json(value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,25 +87,24 @@ def _list(options: argparse.Namespace) -> int:
         for edit in file.edits
     ]
     if options.json:
-        print_json(
-            [
-                {
-                    "upstream": upstream.name,
-                    "pins": [pin.version for pin in upstream.pins if file.edits_for(pin.version)],
-                    "path": file.path,
-                    "switch": file.switch,
-                    "upstream_status": file.status,
-                    "until": file.until,
-                    "edit": edit.id,
-                    "kind": edit.kind,
-                    "scope": edit.scope,
-                    "anchor": edit.anchor,
-                    "counts": dict(edit.counts),
-                    "why": edit.why,
-                }
-                for upstream, file, edit in rows
-            ]
-        )
+        edits = [
+            {
+                "upstream": upstream.name,
+                "pins": [pin.version for pin in upstream.pins if file.edits_for(pin.version)],
+                "path": file.path,
+                "switch": file.switch,
+                "upstream_status": file.status,
+                "until": file.until,
+                "edit": edit.id,
+                "kind": edit.kind,
+                "scope": edit.scope,
+                "anchor": edit.anchor,
+                "counts": dict(edit.counts),
+                "why": edit.why,
+            }
+            for upstream, file, edit in rows
+        ]
+        print_json({"edits": edits})
         return 0
     header = ("UPSTREAM", "FILE", "EDIT", "KIND", "SCOPE", "SWITCH")
     print(table(header, [(u.name, f.path, e.id, e.kind, e.scope or "-", f.switch) for u, f, e in rows]))
@@ -112,18 +112,19 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _trees(options: argparse.Namespace) -> list[tuple[Upstream, Tree]]:
-    """Return the trees to look at: the given sources, else the packages installed in this environment."""
-    from ..overlay.locate import locate
+    """Return the trees to look at: the given sources and the named upstreams, else all that is installed here."""
+    from ..overlay.locate import environment, locate_all, locate_one
     from ..overlay.trees import DirectoryTree, open_tree
 
     sources = parse_sources(options.source)
-    upstreams = _upstreams(list(dict.fromkeys([*(options.upstream or []), *sources])))
-    if sources:
-        return [(upstreams[name], open_tree(path, upstreams[name].package)) for name, path in sources.items()]
-    found = [(upstream, locate(upstream)) for upstream in upstreams.values()]
-    trees: list[tuple[Upstream, Tree]] = [
-        (upstream, DirectoryTree(place.root, upstream.package)) for upstream, place in found if place is not None
-    ]
+    upstreams = _upstreams([*(options.upstream or []), *sources])
+    trees = [(upstreams[name], open_tree(path, upstreams[name].package)) for name, path in sources.items()]
+    named = [name for name in options.upstream or [] if name not in sources]
+    if sources and not named:
+        return trees
+    every, where = _upstreams(None), environment(None)
+    places = {name: locate_one(every, where, name) for name in named} if named else locate_all(every, where)
+    trees += [(every[name], DirectoryTree(place.root, every[name].package)) for name, place in places.items()]
     if not trees:
         raise EvidenceError("none of the upstream packages is installed here", "give --source NAME=PATH")
     return trees
@@ -181,7 +182,9 @@ def _inspection_json(item: Inspection) -> dict[str, object]:
         "pin": item.pin,
         "base": item.base,
         "overlay": f"consistency.{item.revision}",
-        "edits": [dict(zip(("path", "edit", "scope", "result", "lines"), row, strict=True)) for row in _edit_rows(item)],
+        "edits": [
+            dict(zip(("path", "edit", "scope", "result", "lines"), row, strict=True)) for row in _edit_rows(item)
+        ],
         "problems": [vars(problem) for problem in item.problems],
         "files": [
             {"path": file.path, "sha256_before": file.before_sha256, "sha256_after": file.after_sha256}
@@ -193,14 +196,7 @@ def _inspection_json(item: Inspection) -> dict[str, object]:
 def _diff(options: argparse.Namespace) -> int:
     found = _inspect(options)
     diffs = {
-        f"{item.upstream.name}:{file.path}": "".join(
-            difflib.unified_diff(
-                (file.before or b"").decode().splitlines(keepends=True),
-                file.after.decode().splitlines(keepends=True),
-                f"a/{file.path}" if file.before is not None else "/dev/null",
-                f"b/{file.path}",
-            )
-        )
+        f"{item.upstream.name}:{file.path}": _unified(file.path, file.before, file.after)
         for item in found
         for file in item.files
         if not file.already
@@ -213,6 +209,13 @@ def _diff(options: argparse.Namespace) -> int:
             for problem in item.problems:
                 print(f"consistency: {problem}", file=sys.stderr)
     return 1 if any(item.problems for item in found) else 0
+
+
+def _unified(path: str, before: bytes | None, after: bytes) -> str:
+    """Return a diff that patch and git can apply: only a line feed ends a line, and a missing one is said."""
+    old, new = (list(io.StringIO((text or b"").decode(), newline="\n")) for text in (before, after))
+    lines = difflib.unified_diff(old, new, "/dev/null" if before is None else f"a/{path}", f"b/{path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _drift(options: argparse.Namespace) -> int:
@@ -229,7 +232,8 @@ def _drift(options: argparse.Namespace) -> int:
 
     results = [(upstream, path, drift(upstream, open_tree(path, upstream.package), lock)) for upstream, path in trees]
     if options.json:
-        print_json([{"upstream": u.name, "source": str(p), "edits": [vars(row) for row in rows]} for u, p, rows in results])
+        reports = [{"upstream": u.name, "source": str(p), "edits": [vars(r) for r in rows]} for u, p, rows in results]
+        print_json({"upstreams": reports})
     for upstream, path, rows in [] if options.json else results:
         print(f"{upstream.name} in {path}")
         header = ("FILE", "EDIT", "VERDICT", "SCOPE", "DETAIL")
