@@ -159,16 +159,12 @@ def _plan_one(upstream: Upstream, location: Location, lock: Lock, *, allow_unkno
     if journal is not None:
         refuse_while_held(location.root)
         check_put_back(store, journal)
-        was = (
-            "interrupted" if journal.state != "applied" else "overwritten by an installation of the upstream"
-        )
+        was = "interrupted" if journal.state != "applied" else "overwritten by an installation of the upstream"
         notes = (f"an earlier overlay was {was}: its remains were taken off first",)
     tree = _PutBackTree(location, upstream.package, store, journal)
     weave = weave_upstream(upstream, tree, lock, allow_unknown_base=allow_unknown_base)
     if weave.already:
-        return Plan(
-            upstream, location, None, None, ("woven by this version before, and its journal is gone",)
-        )
+        return Plan(upstream, location, None, None, ("woven by this version before, and its journal is gone",))
     for file in weave.files:
         check_target(location, file.path)
     return Plan(upstream, location, journal, weave, notes)
@@ -188,9 +184,7 @@ def _left_alone(upstream: Upstream, location: Location, journal: Journal | None,
         revision, how = journal.revision, "woven by this version before"
     elif (wheel := woven_wheel(location)) is not None:
         revision, how = wheel.revision, f"installed from a wheel woven by consistency.{wheel.revision}"
-        mend = (
-            f"install this version's wheel, or the upstream wheel and then 'consistency overlay apply {name}'"
-        )
+        mend = f"install this version's wheel, or the upstream wheel and then 'consistency overlay apply {name}'"
         for path, digest in wheel.files.items():
             if digest_of(root / path) != digest:
                 what = f"{path} in {root} was changed since its woven wheel was installed"
@@ -227,9 +221,7 @@ def _commit(item: Plan) -> None:
     store, root = item.store, item.location.root
     name = item.upstream.name
     if store.read() != item.undo:
-        raise UnfinishedError(
-            f"{name} in {root} was changed by another run meanwhile", "run the command again"
-        )
+        raise UnfinishedError(f"{name} in {root} was changed by another run meanwhile", "run the command again")
     if item.undo is not None:
         put_back(store, item.undo)
     store.remove()
@@ -283,9 +275,7 @@ def _journal(item: Plan, weave: UpstreamWeave) -> Journal:
         else:
             info = (root / file.path).stat()
             mode, uid, gid = stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid
-        files.append(
-            JournalFile(file.path, file.before_sha256, file.after_sha256, mode, uid, gid, file.edits)
-        )
+        files.append(JournalFile(file.path, file.before_sha256, file.after_sha256, mode, uid, gid, file.edits))
     return Journal(
         state="applying",
         upstream=item.upstream.name,

@@ -260,9 +260,7 @@ def _hold_one(root: Path) -> Iterator[None]:
         except OSError:
             who = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another run"
             os.close(descriptor)
-            raise UnfinishedError(
-                f"{who} is at work on the packages in {root}", "wait until it is done"
-            ) from None
+            raise UnfinishedError(f"{who} is at work on the packages in {root}", "wait until it is done") from None
         # The file may have been removed by its last holder between open and flock: then it locks nothing.
         if _same_file(descriptor, path):
             break

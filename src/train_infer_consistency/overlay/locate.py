@@ -79,9 +79,7 @@ def environment(site: Path | None = None) -> Environment:
         return _collect(f"the environment of {sys.executable}", _python_path(), _site_folders())
     root = Path(os.path.abspath(site))  # noqa: PTH100 - a symbolic link is kept for the message
     if not root.is_dir():
-        raise EvidenceError(
-            f"--site {site} is no folder", "give a site-packages folder or the root of a checkout"
-        )
+        raise EvidenceError(f"--site {site} is no folder", "give a site-packages folder or the root of a checkout")
     folders = [root]
     if any((root / name).exists() for name in ("pyproject.toml", "setup.py", ".git")):
         # A checkout's package may lie one folder down: src/ by custom, python/ in SGLang's repository.
@@ -246,9 +244,7 @@ def _mapping(finder: Path) -> dict[str, Path]:
     except (OSError, SyntaxError, ValueError):
         return {}
     for statement in tree.body:
-        targets = (
-            statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        )
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         names = [target.id for target in targets if isinstance(target, ast.Name)]
         value = getattr(statement, "value", None)
         if names == ["MAPPING"] and isinstance(value, ast.Dict):
@@ -302,11 +298,7 @@ def _readable(info: Path) -> PathDistribution | None:
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
     except (OSError, UnicodeDecodeError):
         return None
-    return (
-        distribution
-        if text and "Name" in distribution.metadata and "Version" in distribution.metadata
-        else None
-    )
+    return distribution if text and "Name" in distribution.metadata and "Version" in distribution.metadata else None
 
 
 def _is_editable(info: Path) -> bool:

@@ -98,9 +98,7 @@ def revert(
 
 def _revert_one(store: Store, journal: Journal | None) -> None:
     if store.read() != journal:
-        raise UnfinishedError(
-            f"{store.upstream} in {store.root} was changed by another run meanwhile", "run it again"
-        )
+        raise UnfinishedError(f"{store.upstream} in {store.root} was changed by another run meanwhile", "run it again")
     if journal is None:
         store.remove()
     else:
@@ -125,9 +123,7 @@ def _reverted(name: str, location: Location, journal: Journal | None) -> Outcome
 
 
 def _refuse_without_journal(upstream: Upstream, location: Location) -> None:
-    mend = (
-        f"reinstall the upstream wheel of {upstream.distribution} (pip install --no-deps --force-reinstall)"
-    )
+    mend = f"reinstall the upstream wheel of {upstream.distribution} (pip install --no-deps --force-reinstall)"
     if (wheel := woven_wheel(location)) is not None:
         raise FoundError(
             f"{upstream.name} in {location.root} came from a wheel woven by consistency.{wheel.revision},"

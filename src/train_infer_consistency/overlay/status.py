@@ -95,9 +95,7 @@ def woven_wheel(location: Location) -> WovenWheel | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EvidenceError(
-            f"the provenance {path} cannot be used: {error}", "install the wheel again"
-        ) from None
+        raise EvidenceError(f"the provenance {path} cannot be used: {error}", "install the wheel again") from None
 
 
 def status(
@@ -141,9 +139,7 @@ def _by_journal(base: UpstreamStatus, location: Location, journal: Journal, lock
         if have == file.after_sha256:
             state = FileStatus(file.path, "woven", journal.revision)
         elif have == file.before_sha256:
-            state = FileStatus(
-                file.path, "pristine", note="the original was put back, and not by 'overlay revert'"
-            )
+            state = FileStatus(file.path, "pristine", note="the original was put back, and not by 'overlay revert'")
         elif have is None:
             state = FileStatus(file.path, "absent", note="it was removed since")
         else:
@@ -153,9 +149,7 @@ def _by_journal(base: UpstreamStatus, location: Location, journal: Journal, lock
     if journal.state != "applied":
         verb = "apply" if journal.state == "applying" else "revert"
         files = [replace(file, state="interrupted", note=f"now {file.state}") for file in files]
-        notes = (
-            f"an 'overlay {verb}' was stopped half-way: run 'consistency overlay revert {base.upstream}'",
-        )
+        notes = (f"an 'overlay {verb}' was stopped half-way: run 'consistency overlay revert {base.upstream}'",)
         if (who := holder(location.root)) is not None:
             notes = (f"{who} is at work on it",)
     return _summed(replace(base, record="journal", pin=journal.pin), files, journal.revision, lock, notes)
@@ -170,9 +164,7 @@ def _by_wheel(base: UpstreamStatus, location: Location, wheel: WovenWheel, lock:
         elif have is None:
             files.append(FileStatus(path, "absent", note="it was removed since"))
         else:
-            files.append(
-                FileStatus(path, "changed", note="changed by someone else since the wheel was installed")
-            )
+            files.append(FileStatus(path, "changed", note="changed by someone else since the wheel was installed"))
     return _summed(replace(base, record="wheel", pin=wheel.pin), files, wheel.revision, lock, ())
 
 
@@ -190,9 +182,7 @@ def _by_files(base: UpstreamStatus, upstream: Upstream, location: Location, lock
     for file in upstream.files:
         if pin is not None and not file.edits_for(pin):
             continue
-        files.append(
-            _by_content(file, location, upstream, lock, record.get(file.path), file.path in by_scopes)
-        )
+        files.append(_by_content(file, location, upstream, lock, record.get(file.path), file.path in by_scopes))
     revisions = {file.revision for file in files if file.revision is not None}
     revision = revisions.pop() if len(revisions) == 1 else None
     if not any(file.state == "woven" for file in files):
@@ -299,9 +289,7 @@ def describe(row: UpstreamStatus) -> str:
         whose = "this version" if row.this_version else "another version"
         return f"woven by consistency.{row.revision} ({whose})"
     if row.state == "changed":
-        return (
-            "changed by someone else" if any(file.state == "changed" for file in row.files) else "incomplete"
-        )
+        return "changed by someone else" if any(file.state == "changed" for file in row.files) else "incomplete"
     return row.state
 
 

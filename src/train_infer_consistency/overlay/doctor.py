@@ -1,0 +1,305 @@
+"""Look at one environment: what is woven by what, does it agree with its record, and what contradicts.
+
+Everything is read from files and metadata; no upstream package is imported. The findings are typed records, so that a
+terminal, ``--json`` and the nodes of a Ray cluster (:mod:`.ray_nodes`) all show the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import __version__
+from .locate import Environment, Location, distributions, environment, locate_all, normal_name
+from .lock import Lock, Waiver
+from .model import Upstream
+from .requirements import contradicts
+from .status import UpstreamStatus, describe, status
+from .trees import DirectoryTree
+
+Level = Literal["wrong", "warning", "note", "waived", "not checked"]
+OWN_PACKAGE = "train_infer_consistency"
+MSPROBE = "mindstudio-probe"
+# The first mindstudio-probe whose module dumps carry what SGLang's and verl's overlays rely on (start with a rank).
+MSPROBE_MINIMUM = (26, 0, 0)
+# From this one on `precision: high` writes null for Mean and Norm of PyTorch tensors.
+MSPROBE_NULL_HIGH = (26, 1)
+# A demand as a waiver writes it: "torch==2.9.0 (vllm-ascend 0.18.0)".
+_DEMAND = re.compile(r"(\S+) \((\S+)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing worth saying: ``wrong`` makes the verb end with 1, the other levels do not.
+
+    ``subject`` is the upstream or package it is about, ``mend`` what to do, where something can be done.
+    """
+
+    level: Level
+    subject: str
+    what: str
+    mend: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found in one environment.
+
+    Attributes:
+        label, python: the environment, and the version of the interpreter that looked.
+        version, revision: of this tool and its overlays.
+        upstreams: the status of every upstream that is there.
+        findings: in the order wrong, warning, waived, not checked, note.
+    """
+
+    label: str
+    python: str
+    version: str
+    revision: int
+    upstreams: tuple[UpstreamStatus, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 all fine, 1 something is wrong, 3 nothing to look at."""
+        if not self.upstreams:
+            return 3
+        return 1 if any(finding.level == "wrong" for finding in self.findings) else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON can hold it."""
+        return {**asdict(self), "status": self.status}
+
+
+def examine(upstreams: Mapping[str, Upstream], lock: Lock, site: Path | None = None) -> Report:
+    """Look at an environment, without writing.
+
+    Args:
+        upstreams: every known upstream.
+        lock: the known digests, stacks and waivers.
+        site: see :func:`.locate.environment`.
+
+    Raises:
+        EvidenceError: ``site`` is no folder.
+    """
+    where = environment(site)
+    found = locate_all(upstreams, where)
+    rows = tuple(row for row in status(upstreams, lock, where) if row.state != "absent")
+    woven = any(row.state == "woven" for row in rows)
+    installed = {normal_name(str(dist.metadata["Name"])): dist for _, dist in distributions(where)}
+    findings = [
+        *_of_states(rows),
+        *_of_installs(upstreams, found, where),
+        *_of_msprobe(installed),
+        *_of_device(found, upstreams),
+        *_of_own_package(where, woven),
+        *_of_requirements(upstreams, found, installed, lock),
+    ]
+    order: tuple[Level, ...] = ("wrong", "warning", "waived", "not checked", "note")
+    findings.sort(key=lambda finding: order.index(finding.level))
+    return Report(where.label, platform.python_version(), __version__, lock.revision, rows, tuple(findings))
+
+
+def _of_states(rows: Sequence[UpstreamStatus]) -> Iterator[Finding]:
+    for row in rows:
+        bad = [f"{file.path} is {file.note or file.state}" for file in row.files if file.state in ("changed", "absent")]
+        if row.state == "interrupted":
+            yield Finding("wrong", row.upstream, "; ".join(row.notes), f"consistency overlay revert {row.upstream}")
+        elif row.state == "changed":
+            what = "; ".join([*row.notes, *bad]) or "its files do not agree with their record"
+            yield Finding("wrong", row.upstream, what, "reinstall the upstream package, then apply the overlay again")
+        elif row.state == "woven" and not row.this_version:
+            what = f"woven by consistency.{row.revision}, and this version is another"
+            yield Finding("wrong", row.upstream, what, "revert it and apply this version's overlay")
+        elif row.state == "woven" and row.record is None:
+            yield Finding("warning", row.upstream, "; ".join(row.notes))
+        for file in row.files:
+            if file.note and file.state == "pristine":
+                yield Finding("note", row.upstream, f"{file.path}: {file.note}")
+
+
+def _of_installs(
+    upstreams: Mapping[str, Upstream], found: Mapping[str, Location], where: Environment
+) -> Iterator[Finding]:
+    for name, at in found.items():
+        for hidden in at.shadowed:
+            yield Finding("warning", name, f"{at.package} hides another copy, {hidden}", "uninstall one of them")
+        if at.kind == "editable":
+            what = f"an editable install of {at.root}: a woven wheel would displace it"
+            yield Finding("warning", name, what, f"use 'consistency overlay apply {name}' instead of a wheel")
+        elif at.kind == "tree":
+            yield Finding("note", name, f"{at.root} has no metadata for it, so its version is not known")
+        here = Path.cwd() / upstreams[name].package
+        if here.is_dir() and here.resolve() != at.package.resolve() and where.label.startswith("the environment"):
+            what = f"Python started in {Path.cwd()} would import {here}, and not {at.package}"
+            yield Finding("warning", name, what, "start it in another folder")
+
+
+def _of_msprobe(installed: Mapping[str, PathDistribution]) -> Iterator[Finding]:
+    if MSPROBE not in installed:
+        yield Finding("warning", MSPROBE, "not installed: nothing can be dumped", "install the stack's wheels")
+        return
+    version = installed[MSPROBE].version
+    numbers = _numbers(version)
+    if numbers < MSPROBE_MINIMUM:
+        what = f"{version} is older than {'.'.join(map(str, MSPROBE_MINIMUM))}, the first that serves"
+        yield Finding("wrong", MSPROBE, what, "install the stack's wheel of it")
+    elif numbers >= MSPROBE_NULL_HIGH:
+        what = (
+            f"{version} writes null for Mean and Norm where its configuration has 'precision': 'high' (26.1 and later)"
+        )
+        yield Finding("note", MSPROBE, what, "leave 'precision' out of the dump configuration")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(number) for number in match[0].split(".")) if match else ()
+
+
+def _of_device(found: Mapping[str, Location], upstreams: Mapping[str, Upstream]) -> Iterator[Finding]:
+    """Tell which Ascend generation vllm-ascend was built for, as its ``_build_info.py`` says: it refuses any other."""
+    at = found.get("vllm-ascend")
+    if at is None:
+        return
+    source = DirectoryTree(at.root, upstreams["vllm-ascend"].package).read("vllm_ascend/_build_info.py")
+    try:
+        module = ast.parse(source or b"")
+    except (SyntaxError, ValueError):
+        return
+    for statement in module.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="__device_type__")], value=ast.Constant(value=str(device))):
+                what = f"built for {device}: it refuses to start on another generation"
+                yield Finding(
+                    "note",
+                    "vllm-ascend",
+                    what,
+                    "on an A3 build it there and use 'consistency overlay apply vllm-ascend'",
+                )
+
+
+def _of_own_package(where: Environment, woven: bool) -> Iterator[Finding]:
+    folders = [folder / OWN_PACKAGE for folder in where.folders]
+    if OWN_PACKAGE in where.mapped:
+        folders.append(where.mapped[OWN_PACKAGE])
+    if any((folder / "__init__.py").is_file() for folder in folders):
+        return
+    what = (
+        f"train-infer-consistency itself is not in {where.label}: with its switch on, a woven engine stops at start-up"
+    )
+    level: Level = "wrong" if woven else "warning"
+    yield Finding(level, "train-infer-consistency", what, "install its wheel there with pip install --no-deps")
+
+
+def _of_requirements(
+    upstreams: Mapping[str, Upstream],
+    found: Mapping[str, Location],
+    installed: Mapping[str, PathDistribution],
+    lock: Lock,
+) -> Iterator[Finding]:
+    """Compare what the distributions of the stack require of one another and of what else is installed."""
+    stack = {normal_name(upstreams[name].distribution) for name in found} & installed.keys()
+    # vLLM belongs to every stack of vllm-ascend, whether or not it has overlays of its own here.
+    stack |= {"vllm", "torch-npu", "triton-ascend"} & installed.keys()
+    try:
+        demands = _demands({name: installed[name] for name in sorted(stack)})
+    except ImportError:
+        what = f"the requirements of {', '.join(sorted(stack)) or 'the stack'}: packaging is not installed"
+        yield Finding("not checked", "requirements", what, "pip install packaging, where that is harmless")
+        return
+    waivers = [waiver for item in lock.stacks.values() for waiver in item.waivers]
+    for package, asked in demands.items():
+        have = installed[package].version if package in installed else None
+        for finding in _judge(package, asked, have):
+            waiver = next((waiver for waiver in waivers if _waives(waiver, package, asked, have)), None)
+            if waiver is None:
+                yield finding
+            else:
+                what = f"{finding.what} (waived: {waiver.wins} wins, because {waiver.why})"
+                yield replace(finding, level="waived", what=what, mend=None)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What one installed distribution requires of a package."""
+
+    by: str
+    requirement: str
+
+
+def _demands(stack: Mapping[str, PathDistribution]) -> dict[str, list[_Asked]]:
+    """Return the requirements of the stack by package, those whose marker does not hold here left out.
+
+    Raises:
+        ImportError: ``packaging`` is not installed.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    demands: dict[str, list[_Asked]] = {}
+    for name, distribution in stack.items():
+        for line in distribution.metadata.get_all("Requires-Dist") or []:
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+                continue
+            plain = f"{requirement.name}{requirement.specifier}"
+            by = f"{name} {distribution.version}"
+            demands.setdefault(normal_name(requirement.name), []).append(_Asked(by, plain))
+    return demands
+
+
+def _judge(package: str, asked: Sequence[_Asked], have: str | None) -> Iterator[Finding]:
+    if len(asked) > 1 and contradicts([item.requirement for item in asked]):
+        said = " against ".join(f"{item.requirement} ({item.by})" for item in asked)
+        what = f"{said}: no version satisfies all of them; installed is {have or 'none'}"
+        yield Finding("wrong", package, what, "install one stack's wheels together")
+        return
+    for item in asked:
+        if have is not None and not _satisfies(have, item.requirement):
+            mend = f"install a {package} that fits, or a {item.by.split()[0]} that takes this one"
+            yield Finding("wrong", package, f"{item.by} requires {item.requirement}, installed is {have}", mend)
+
+
+def _satisfies(version: str, requirement: str) -> bool:
+    from packaging.requirements import Requirement
+
+    return Requirement(requirement).specifier.contains(version, prereleases=True)
+
+
+def _waives(waiver: Waiver, package: str, asked: Sequence[_Asked], have: str | None) -> bool:
+    """Tell whether a waiver covers what was found: it names the losing demands, and the winning one is satisfied.
+
+    A demand is the same whatever version of its distribution makes it.
+    """
+    if normal_name(waiver.package) != package:
+        return False
+    wins = _DEMAND.match(waiver.wins)
+    if have is None or wins is None or not _satisfies(have, wins[1]):
+        return False
+    named = {(match[1], normal_name(match[2])) for demand in waiver.demands if (match := _DEMAND.match(demand))}
+    losing = [item for item in asked if not _satisfies(have, item.requirement)]
+    return all((item.requirement, item.by.split()[0]) in named for item in losing)
+
+
+def lines(report: Report) -> list[str]:
+    """Return the report as lines for a terminal, each with its level in front for the caller to colour."""
+    tool = f"train-infer-consistency {report.version} (consistency.{report.revision})"
+    out = [f"{report.label}: Python {report.python}, {tool}"]
+    width = max((len(row.upstream) for row in report.upstreams), default=0)
+    for row in report.upstreams:
+        record = f", agrees with its {row.record}" if row.record and row.state == "woven" else ""
+        out.append(f"  {row.upstream:<{width}}  {row.version or '?'} ({row.kind})  {describe(row)}{record}  {row.root}")
+    for finding in report.findings:
+        mend = f"; {finding.mend}" if finding.mend else ""
+        out.append(f"{finding.level}: {finding.subject}: {finding.what}{mend}")
+    if not report.upstreams:
+        out.append("none of the upstream packages is here")
+    return out
