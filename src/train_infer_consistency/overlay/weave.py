@@ -250,7 +250,9 @@ def _check_names(file: _File, edits: Sequence[Edit], found: Mapping[str, Sequenc
     inserted = {edit.id: names_of(_plain_code(edit)) for edit in edits}
     first = {edit.id: min((_order(edit, node) for node in found[edit.id]), default=(0, 0, 0)) for edit in edits}
     for edit in edits:
-        if found[edit.id] and has_lines(find_scopes(file.module, edit.scope)[0], edit):
+        if not found[edit.id]:
+            continue
+        if has_lines(find_scopes(file.module, edit.scope)[0], edit):
             text = "its lines are there already: the file was woven before and has lost its notice"
             file.problems.append(Problem(file.path, edit.id, text))
             continue
