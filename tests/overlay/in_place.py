@@ -119,7 +119,7 @@ def install_woven(site: Path, upstream: Upstream, lock: Lock, files: dict[str, b
 
 
 def make_editable(site: Path, name: str, checkout: Path, style: str) -> None:
-    """Register a checkout in a site folder: ``finder`` (PEP 660, setuptools), ``pth`` (PEP 660), ``develop`` (egg-link)."""
+    """Register a checkout in a site folder: ``finder`` or ``pth`` (PEP 660), ``develop`` (egg-link)."""
     site.mkdir(parents=True, exist_ok=True)
     if style == "develop":
         (site / "easy-install.pth").write_text(f"{checkout}\n")
