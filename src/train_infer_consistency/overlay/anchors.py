@@ -143,15 +143,15 @@ def has_lines(scope: Scope, edit: Edit) -> bool:
     return all(any(matches(node, other) for other in have) for node in getattr(sample, "decorator_list", []))
 
 
-def find_anywhere(module: ast.Module, anchor: Anchor) -> list[tuple[str, int]]:
-    """Return (qualified scope, line) of every match in the whole file, to say where an anchor went."""
+def find_anywhere(module: ast.Module, anchor: Anchor, scope: str) -> list[tuple[str, int]]:
+    """Return (qualified scope, line) of every match in the whole file, those inside a scope first."""
     found = []
     stack: list[tuple[str, Scope]] = [("", module)]
     while stack:
-        name, scope = stack.pop(0)
-        found += [(name, node.lineno) for node in find(scope, anchor)]
-        stack += [(f"{name}.{node.name}".lstrip("."), node) for node in definitions(scope)]
-    return found
+        name, inner = stack.pop(0)
+        found += [(name, node.lineno) for node in find(inner, anchor)]
+        stack += [(f"{name}.{node.name}".lstrip("."), node) for node in definitions(inner)]
+    return sorted(found, key=lambda match: not match[0].startswith(scope))
 
 
 def matches(anchor: ast.AST, node: ast.AST) -> bool:
@@ -206,7 +206,7 @@ def _any_body(body: object) -> bool:
 def nearest(module: ast.Module, edit: Edit) -> str:
     """Describe the nearest candidate for an anchor that was not found as it must be, for the error message."""
     anchor = parse_anchor(edit)
-    elsewhere = [f"{name or 'the module'} line {line}" for name, line in find_anywhere(module, anchor)]
+    elsewhere = [f"{name or 'the module'} line {line}" for name, line in find_anywhere(module, anchor, edit.scope)]
     if elsewhere:
         return "found in " + ", ".join(elsewhere[:3])
     scopes = find_scopes(module, edit.scope)

@@ -92,7 +92,7 @@ def _verdict(edit: Edit, module: ast.Module, pin: str, problem: Problem | None) 
         return "gone", problem.reason
     if found:
         return "ambiguous", f"{len(found)} matches, {edit.count(pin)} expected"
-    elsewhere = find_anywhere(module, parse_anchor(edit))
+    elsewhere = find_anywhere(module, parse_anchor(edit), edit.scope)
     if elsewhere:
         return "moved", "now in " + ", ".join(f"{name or 'the module'} line {line}" for name, line in elsewhere[:3])
     return "gone", nearest(module, edit)
