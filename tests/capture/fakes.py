@@ -104,8 +104,8 @@ class PrecisionDebugger:
         self.initialized = True
         assert config_path is not None
         content = json.loads(Path(config_path).read_text())
-        if content.get("level", "L1") not in ("L0", "L1", "mix"):
-            raise ValueError("The level is not in the list.")
+        if content["task"] not in ("statistics", "tensor"):
+            raise ValueError("The task is not in the list.")
         self.config = types.SimpleNamespace(
             dump_path=content["dump_path"],
             level=content.get("level", "L1"),

@@ -70,6 +70,23 @@ def test_hot_reload_is_refused_because_it_forgets_the_folder(process: Process, r
     assert "dump_enable" in refusal(lambda: check_config(str(process.config), "x"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("level", "l0"), ("level", "L2"), ("level", None), ("rank", "0"), ("rank", 0), ("step", None)]
+)
+def test_values_that_msprobe_refuses_without_saying_which(
+    process: Process, refusal: Refusal, key: str, value: object
+) -> None:
+    process.write_config(**{key: value})
+    text = refusal(lambda: check_config(str(process.config), "MSPROBE_CONFIG_PATH"))
+    assert f"{key} {value!r}" in text
+
+
+@pytest.mark.parametrize("level", ["L0", "L1", "mix"])
+def test_levels(process: Process, level: str) -> None:
+    process.write_config(level=level, rank=["0-3"], step=[0])
+    check_config(str(process.config), "x")
+
+
 @pytest.mark.parametrize("character", [" ", "+", "=", "@", "中", "~", "\n"])
 def test_a_dump_path_that_msprobe_would_refuse_only_in_the_worker(
     process: Process, refusal: Refusal, tmp_path: Path, character: str

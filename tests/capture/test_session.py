@@ -255,7 +255,7 @@ def test_a_second_session_of_the_same_file_is_the_first(process: Process) -> Non
 def test_a_second_file_in_one_process_is_refused(process: Process, refusal: Refusal, tmp_path: Path) -> None:
     opened(process)
     other = tmp_path / "other.json"
-    other.write_text(json.dumps({"dump_path": str(tmp_path / "other"), "level": "L0"}))
+    other.write_text(json.dumps({"task": "statistics", "dump_path": str(tmp_path / "other")}))
     assert "one msprobe file" in refusal(lambda: open_session(Plain, str(other), "x", None))
 
 
@@ -302,8 +302,10 @@ def test_a_graph_dumper_is_refused_by_name(process: Process, refusal: Refusal) -
 
 
 def test_msprobes_own_refusals_become_one_line(process: Process, refusal: Refusal) -> None:
-    process.write_config(level="l0")
-    assert "level" in refusal(lambda: opened(process))
+    process.write_config(task="nonsense")
+    text = refusal(lambda: opened(process))
+    assert "task" in text
+    assert "MSPROBE_CONFIG_PATH" in text
     process.restart()
     process.write_config()
     session = opened(process)

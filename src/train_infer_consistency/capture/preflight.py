@@ -17,6 +17,8 @@ from train_infer_consistency.capture.switches import CaptureError
 
 #: The first release whose ``start`` takes ``rank_id``, and whose undistributed folder is ``proc<pid>``.
 MINIMUM_MSPROBE = (26, 0, 0)
+#: The levels that dump a forward's modules or operators; msprobe's L2 and debug do not.
+LEVELS = ("L0", "L1", "mix")
 #: msprobe matches the real path of its file and of its dump folder against this; the latter only at the first
 #: start().
 _ACCEPTED_PATH = re.compile(r"[a-zA-Z0-9_.:/-]+")
@@ -83,6 +85,7 @@ def check_config(path: str, source: str) -> dict[str, Any]:
         raise CaptureError(
             f"{where} uses dump_enable, which would mix the dumps of several processes", "remove that key"
         )
+    _check_values(config, where)
     check_path(dump_path, f"dump_path={dump_path} in {path}")
     _check_writable(dump_path, path)
     return dict(config)
@@ -124,6 +127,15 @@ def check_rank_filter(ranks: list[int], rank: int | None, world_size: int) -> No
             "nothing would be dumped",
             'set "rank": []',
         )
+
+
+def _check_values(config: dict[str, Any], where: str) -> None:
+    """What msprobe refuses with a message that does not say which key it is about."""
+    if config.get("level", "L1") not in LEVELS:
+        raise CaptureError(f"{where} has level {config['level']!r}", f"use one of {', '.join(LEVELS)}; case matters")
+    for key in ("rank", "step"):
+        if not isinstance(config.get(key, []), list):
+            raise CaptureError(f"{where} has {key} {config[key]!r}", f'"{key}" is a list, such as [0] or [] for all')
 
 
 def _check_writable(dump_path: str, config_path: str) -> None:

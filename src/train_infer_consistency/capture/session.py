@@ -321,7 +321,7 @@ def open_session(
         )
     if seed is not None:
         seed_everything(seed)
-    with as_capture_error(f"msprobe refuses {source}={config_path}"):
+    with as_capture_error(f"msprobe refuses {source}={config_path}", "msprobe's own log says more"):
         debugger = make() if make is not None else precision_debugger(config_path=config_path)
     if getattr(debugger, "service", None) is None:
         raise CaptureError(
