@@ -58,7 +58,7 @@ def overlays(root: Path, licence: str = "Apache-2.0") -> Path:
     """Write the overlay of the small upstream; returns the folder."""
     folder = root / "overlays"
     package = folder / "demo" / "demo"
-    package.mkdir(parents=True)
+    package.mkdir(parents=True, exist_ok=True)
     (folder / "overlays.toml").write_text("schema = 1\nrevision = 7\n")
     (folder / "demo" / "upstream.toml").write_text(
         f'schema = 1\npackage = "demo"\ndistribution = "demo-pkg"\nlicence = "{licence}"\n'
@@ -92,6 +92,7 @@ def make_wheel(
     folder: Path,
     files: Mapping[str, bytes] = FILES,
     *,
+    name: str = "demo_pkg",
     version: str = "1.0",
     tag: str = "py3-none-any",
     metadata: bytes = METADATA,
@@ -99,8 +100,8 @@ def make_wheel(
     extra: Mapping[str, bytes] | None = None,
     modes: Mapping[str, int] | None = None,
 ) -> Path:
-    """A wheel of demo-pkg; ``record`` replaces the right RECORD, ``extra`` adds members that RECORD leaves out."""
-    dist_info = f"demo_pkg-{version}.dist-info"
+    """A wheel of demo-pkg (or ``name``); ``record`` replaces the right RECORD, which leaves out ``extra`` members."""
+    dist_info = f"{name}-{version}.dist-info"
     wheel = b"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\n" + f"Tag: {tag}\n".encode()
     members = {
         **files,
@@ -110,7 +111,7 @@ def make_wheel(
     }
     members[f"{dist_info}/RECORD"] = record_of(members, dist_info) if record is None else record
     folder.mkdir(parents=True, exist_ok=True)
-    return write_zip(folder / f"demo_pkg-{version}-{tag}.whl", {**members, **(extra or {})}, modes)
+    return write_zip(folder / f"{name}-{version}-{tag}.whl", {**members, **(extra or {})}, modes)
 
 
 @dataclass(frozen=True)
@@ -152,33 +153,54 @@ def small(folder: Path, *wheels: Path, licence: str = "Apache-2.0") -> Small:
     return Small(upstream, Lock(7, {}, {"demo": pins}, stacks), paths[0])
 
 
-_BACKEND = '''
-"""A build backend without requirements: what it builds is the package as it lies here."""
-import sys
-sys.path.insert(0, {path!r})
-from tests.wheels.small import FILES, make_wheel
-from pathlib import Path
-
+_BACKEND = """
+# A build backend without requirements: the wheel is the package as it lies here, and the rest was made beforehand.
+import pathlib, zipfile
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    files = {{name: Path(name).read_bytes() for name in FILES}}
-    metadata = b"Metadata-Version: 2.1\\nName: demo-pkg\\nVersion: 1.0.dev0\\n"
-    return make_wheel(Path(wheel_directory), files, version="1.0.dev0", tag={tag!r}, metadata=metadata).name
-'''
+    name = {name!r}
+    with zipfile.ZipFile(pathlib.Path(wheel_directory, name), "w", zipfile.ZIP_DEFLATED) as out:
+        for path in sorted([*pathlib.Path("demo").glob("*.py"), *pathlib.Path("demo").glob("*.json")]):
+            write(out, path.as_posix(), path.read_bytes())
+        for path, data in {rest!r}.items():
+            write(out, path, data)
+        rows = [row(path, out.read(path)) for path in out.namelist()]
+        write(out, {record!r}, "".join([*rows, {record!r} + ",,\\n"]).encode())
+    return name
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    for path, data in {rest!r}.items():
+        pathlib.Path(metadata_directory, path).parent.mkdir(exist_ok=True)
+        pathlib.Path(metadata_directory, path).write_bytes(data)
+    return pathlib.Path({record!r}).parent.name
+
+def write(out, name, data):
+    out.writestr(zipfile.ZipInfo(name, (2020, 2, 2, 0, 0, 0)), data)
+
+def row(path, data):
+    import base64, hashlib
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f'"{{path}}",sha256={{digest}},{{len(data)}}\\n'
+"""
 
 
 def make_checkout(folder: Path, *, tag: str = "py3-none-any", commit: bool = True) -> tuple[Path, str]:
     """A source tree of the small upstream that builds without a network; its path, and its commit if it has one."""
-    root = Path(__file__).resolve().parents[2]
-    for name, data in {**FILES, "demo/core.py": AT_COMMIT}.items():
-        path = folder / name
+    dist_info = "demo_pkg-1.0.dev0.dist-info"
+    rest = {
+        f"{dist_info}/METADATA": b"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0.dev0\n",
+        f"{dist_info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
+    }
+    name = f"demo_pkg-1.0.dev0-{tag}.whl"
+    for member, data in {**FILES, "demo/core.py": AT_COMMIT}.items():
+        path = folder / member
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "demo-pkg"\nversion = "1.0.dev0"\n'
     )
-    (folder / "backend.py").write_text(_BACKEND.format(path=str(root), tag=tag))
+    (folder / "backend.py").write_text(_BACKEND.format(name=name, rest=rest, record=f"{dist_info}/RECORD"))
     return folder, commit_all(folder) if commit else ""
 
 

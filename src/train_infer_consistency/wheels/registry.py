@@ -146,6 +146,10 @@ def _reason(output: str) -> str:
         if sign in output:
             return words
     lines = [line for line in output.splitlines() if line.strip()]
+    if "[end of output]" in output:  # a build's output is framed; the line before its end is what it died of
+        lines = output.partition("[end of output]")[0].strip().splitlines()[-1:]
     errors = [line for line in lines if line.lower().lstrip(" ×╰─>").startswith("error")]
     line = (errors or lines or ["no reason given"])[0].strip()
+    if line == "ERROR: Exception:":  # pip's own traceback follows
+        line = lines[-1].strip()
     return re.sub(r"\w+://\S+", "…", line)[:160]
