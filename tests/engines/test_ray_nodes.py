@@ -321,7 +321,8 @@ def test_real_failure_on_a_node_rolls_the_others_back(
     with connect() as cluster:
 
         class Meddled:
-            applied: list[str] = []
+            def __init__(self) -> None:
+                self.applied: list[str] = []
 
             def nodes(self) -> Sequence[str]:
                 return cluster.nodes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import json
 import os
@@ -381,10 +382,17 @@ def error_of(work: Callable[[], object]) -> ConsistencyError | None:
     return None
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of runs need not reach the platter: what is killed here is the process, not the machine."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 RENAMES = ("replace",)
 STEPS = ("replace", "fsync", "unlink", "rmdir", "mkdir", "open")
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_error_at_any_rename_or_write_rolls_back(place: Place, code: int) -> None:
     names = ("replace", "fsync")
@@ -481,6 +489,7 @@ def steps(names: tuple[str, ...], work: Callable[[], object]) -> Iterator[int]:
         yield step
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("names", [RENAMES, STEPS], ids=["renames", "every step"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_apply_is_rolled_back_by_revert(place: Place, names: tuple[str, ...]) -> None:
@@ -494,6 +503,7 @@ def test_killed_apply_is_rolled_back_by_revert(place: Place, names: tuple[str, .
     assert kills > 10
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("names", [RENAMES, STEPS], ids=["renames", "every step"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_apply_is_done_again_by_apply(place: Place, names: tuple[str, ...]) -> None:
@@ -512,6 +522,7 @@ def test_killed_apply_is_done_again_by_apply(place: Place, names: tuple[str, ...
     assert interrupted > 5
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("names", [RENAMES, STEPS], ids=["renames", "every step"])
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_killed_revert_is_finished(place: Place, names: tuple[str, ...]) -> None:
@@ -525,6 +536,7 @@ def test_killed_revert_is_finished(place: Place, names: tuple[str, ...]) -> None
     assert kills >= 4
 
 
+@pytest.mark.usefixtures("quick")
 def test_error_while_reverting_can_be_tried_again(place: Place) -> None:
     place.apply("skel")
     total = count_calls(("replace", "fsync"), lambda: place.revert("skel"))
@@ -553,6 +565,28 @@ def test_second_run_names_the_first(place: Place) -> None:
                 work("skel")
     place.revert("skel")
     assert snapshot(place.site) == place.pristine
+
+
+def test_lock_that_its_last_holder_removed_locks_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between this run's open and its flock the last holder left, and another run made a new lock and holds it."""
+    path = place.site / FOLDER / "lock"
+    real = fcntl.flock
+    held: list[int] = []
+
+    def meddle(descriptor: int, how: int) -> None:
+        if not held:
+            path.unlink()
+            held.append(os.open(path, os.O_RDWR | os.O_CREAT))
+            real(held[0], how)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", meddle)
+    try:
+        with pytest.raises(UnfinishedError, match="another run is at work"):
+            place.apply("skel")
+    finally:
+        os.close(held[0])
+    assert place.apply("skel")[0].action == "applied"
 
 
 def test_many_runs_at_once_leave_one_overlay(place: Place) -> None:

@@ -141,6 +141,8 @@ def test_folder_in_the_way(known: Known, site: Path, tmp_path: Path, monkeypatch
     (tmp_path / "work/skel").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert not found(examine(*known), "skel")
+    monkeypatch.chdir(site)
+    assert not found(examine(*known), "skel")
     monkeypatch.chdir(tmp_path / "work")
     (finding,) = found(examine(*known), "skel")
     assert f"would import {tmp_path / 'work/skel'}" in finding.what

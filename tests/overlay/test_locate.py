@@ -80,10 +80,10 @@ def test_broken_metadata_and_finders_are_passed_over(skel: Upstream, tmp_path: P
     (site / "skel_engine-0.9.dist-info").mkdir()  # what a killed uninstallation leaves
     (site / "b.pth").write_text("import __editable___skel_finder; __editable___skel_finder.install()\n")
     (site / "__editable___skel_finder.py").write_text("MAPPING = {")
-    (site / ".hidden.pth").write_text(f"{tmp_path}\n")
+    (site / ".hidden.pth").write_text(f"{write_tree(tmp_path / 'second', SKEL)}\n")
     found = at(skel, site)
     assert found is not None
-    assert (found.kind, found.version) == ("tree", None)
+    assert (found.kind, found.version, found.shadowed) == ("tree", None, ())
     write_metadata(site, "skel.engine", "2.0")
     found = at(skel, site)
     assert found is not None

@@ -97,7 +97,7 @@ def _raise_refusals(nodes: Sequence[str], answers: Sequence[Answer]) -> None:
         return
     words = "; ".join(f"{answer.node}: {answer.error}" for answer in refused)
     error: type[ConsistencyError] = FoundError
-    if any(answer.lost or answer.status == UnfinishedError.status for answer in refused):
+    if any(answer.status == UnfinishedError.status for answer in refused):
         error = UnfinishedError
     elif all(answer.status == EvidenceError.status for answer in refused):
         error = EvidenceError
