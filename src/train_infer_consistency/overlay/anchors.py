@@ -99,11 +99,12 @@ def _children(node: ast.AST) -> list[ast.AST]:
     if isinstance(node, _NESTED):
         return _evaluated_outside(node)
     children: list[ast.AST] = []
+    inner = ast.pattern if isinstance(node, ast.pattern) else ast.AST  # what stands in a pattern is no expression
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            children += [item for item in value if isinstance(item, ast.AST)]
-        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+            children += [item for item in value if isinstance(item, inner)]
+        elif isinstance(value, inner) and not isinstance(value, ast.expr_context):
             children.append(value)
     return children
 
@@ -132,7 +133,8 @@ def find(scope: Scope, anchor: Anchor) -> list[ast.stmt | ast.expr]:
 def has_lines(scope: Scope, edit: Edit) -> bool:
     """Tell whether a scope already has all that an edit would put there."""
     if edit.kind == "wrap":
-        return bool(find(scope, parse_pattern("(" + edit.lines.strip().replace("{}", "...") + ")", expression=True)))
+        pattern = parse_pattern("(" + edit.lines.strip().replace("{}", "...") + ")", expression=True)
+        return not _is_wildcard(pattern) and bool(find(scope, pattern))
     lines = edit.lines + ("def _(): ..." if edit.kind == "decorate" else "")
     function = ast.parse("async def _():\n" + "".join(f" {line}\n" for line in lines.splitlines())).body[0]
     assert isinstance(function, ast.AsyncFunctionDef)

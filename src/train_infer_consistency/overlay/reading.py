@@ -326,11 +326,12 @@ def _check_syntax(edit: Edit, table: _Table) -> None:
         sample = "(" + sample.strip().replace("{}", "_") + ")"
     if edit.kind == "decorate":
         sample += "def _(): ...\n"
-    if edit.kind in ("before", "after"):  # 'return' and 'await' are fine where the scope is a function
-        sample = "async def _():\n" + "".join(f"    {line}\n" for line in sample.splitlines())
+    # In a function, because 'return' and 'await' are fine where the scope is one.
+    sample = "async def _():\n" + "".join(f"    {line}\n" for line in sample.splitlines())
     try:
-        parsed = ast.parse(sample).body
+        compile(sample, edit.id, "exec", dont_inherit=True)
+        body = getattr(ast.parse(sample).body[0], "body", [])
     except (SyntaxError, ValueError) as error:
         raise table.fail(f"'lines' are no Python: {getattr(error, 'msg', error)}") from None
-    if edit.kind == "decorate" and (len(parsed) > 1 or not getattr(parsed[0], "decorator_list", [])):
+    if edit.kind == "decorate" and (len(body) > 1 or not getattr(body[0], "decorator_list", [])):
         raise table.fail("'lines' of a decorate are decorators and nothing else")
