@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train_infer_consistency.errors import EvidenceError
+from train_infer_consistency.errors import EvidenceError, UsageError
 from train_infer_consistency.wheels import checkouts
 from train_infer_consistency.wheels.checkouts import build_wheel, fetch_commit
 
@@ -138,6 +138,21 @@ def test_source_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setenv("SOURCE_demo", str(tmp_path / "gone"))
     with pytest.raises(EvidenceError, match=r"SOURCE_demo=.*gone: there is no such folder"):
         checkouts.given_source("demo")
+
+
+def test_sources_of_the_command_line_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SOURCE_demo", raising=False)
+    (tmp_path / "a").mkdir()
+    monkeypatch.setenv("SOURCE_vllm_ascend", str(tmp_path / "a"))
+    names = ("demo", "vllm-ascend")
+    assert checkouts.read_sources([], names) == {"vllm-ascend": (tmp_path / "a").resolve()}
+    found = checkouts.read_sources([f"vllm-ascend={tmp_path}", f"demo={tmp_path}"], names)
+    assert found == {"vllm-ascend": tmp_path.resolve(), "demo": tmp_path.resolve()}
+    for word in ("demo", "demo=", f"other={tmp_path}"):
+        with pytest.raises(UsageError, match="is not NAME=PATH with a known name; the names are demo, vllm-ascend"):
+            checkouts.read_sources([word], names)
+    with pytest.raises(EvidenceError, match=r"--source demo=/nowhere: there is no such folder"):
+        checkouts.read_sources(["demo=/nowhere"], names)
 
 
 def test_workshop_is_cleared_away() -> None:

@@ -20,12 +20,11 @@ from .test_checkouts import snapshot
 @pytest.fixture(autouse=True)
 def new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SOURCE_demo", raising=False)
 
 
-def obtain(case: Small) -> tuple[Source, dict[str, bytes], list[str]]:
+def obtain(case: Small, given: Path | None = None) -> tuple[Source, dict[str, bytes], list[str]]:
     said: list[str] = []
-    with from_git(case.upstream, case.lock.pin("demo", "c0ffee"), case.lock, said.append) as source:
+    with from_git(case.upstream, case.lock.pin("demo", "c0ffee"), case.lock, said.append, given) as source:
         assert file_digest(source.wheel) == source.sha256
         return source, members_of(source.wheel), said
 
@@ -60,22 +59,20 @@ def test_what_was_built_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: py
     assert obtain(case)[0].sha256 == first.sha256, "a damaged file in the cache was used"
 
 
-def test_clean_checkout_at_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_checkout_at_the_commit(tmp_path: Path) -> None:
     checkout, commit = make_checkout(tmp_path / "checkout")
     (checkout / "demo" / "untracked.py").write_text("")
     before = snapshot(checkout)
-    monkeypatch.setenv("SOURCE_demo", str(checkout))
-    source, members, _ = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit))
+    source, members, _ = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit), checkout)
     assert source.commit == commit
     assert "demo/untracked.py" not in members
     assert snapshot(checkout) == before
 
 
-def test_plain_tree_of_the_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_tree_of_the_pin(tmp_path: Path) -> None:
     tree, _ = make_checkout(tmp_path / "tree", commit=False)
     before = snapshot(tree)
-    monkeypatch.setenv("SOURCE_demo", str(tree))
-    source, members, _ = obtain(small(tmp_path))
+    source, members, _ = obtain(small(tmp_path), tree)
     assert members["demo/core.py"] == AT_COMMIT
     assert source.origin == f"checkout {tree}"
     assert source.record()["source"] == "checkout"
@@ -83,40 +80,37 @@ def test_plain_tree_of_the_pin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert snapshot(tree) == before
 
 
-def test_checkout_that_has_the_commit_but_stands_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_that_has_the_commit_but_stands_elsewhere(tmp_path: Path) -> None:
     checkout, commit = make_checkout(tmp_path / "checkout")
     (checkout / "demo" / "core.py").write_bytes(CORE.replace(b"True", b"None"))
     commit_all(checkout)
     before = snapshot(checkout)
-    monkeypatch.setenv("SOURCE_demo", str(checkout))
-    source, members, said = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit))
+    source, members, said = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit), checkout)
     assert source.commit == commit
     assert members["demo/core.py"] == AT_COMMIT
     assert f"the commit is taken from {checkout}, not the files there" in said[0]
     assert snapshot(checkout) == before
 
 
-def test_patched_files_outside_the_edited_scopes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patched_files_outside_the_edited_scopes_are_kept(tmp_path: Path) -> None:
     """A checkout at the commit with changes of its user's: what lies there is built, not the commit."""
     checkout, commit = make_checkout(tmp_path / "checkout")
     (checkout / "demo" / "__init__.py").write_bytes(b"PATCHED = True\n")
-    monkeypatch.setenv("SOURCE_demo", str(checkout))
-    source, members, _ = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit))
+    source, members, _ = obtain(small(tmp_path).with_git("https://host.invalid/demo", commit), checkout)
     assert members["demo/__init__.py"] == b"PATCHED = True\n"
     assert source.commit is None
 
 
-def test_checkout_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_of_another_version(tmp_path: Path) -> None:
     tree, _ = make_checkout(tmp_path / "tree", commit=False)
     (tree / "demo" / "core.py").write_bytes(CORE)
-    monkeypatch.setenv("SOURCE_demo", str(tree))
     with pytest.raises(
         EvidenceError, match=r"SOURCE_demo=.* is demo 1.0, and c0ffee is wanted; give a checkout of commit 0+"
     ):
-        obtain(small(tmp_path))
+        obtain(small(tmp_path), tree)
     (tree / "demo" / "core.py").write_bytes(CORE.replace(b"True", b"None"))
     with pytest.raises(EvidenceError, match="is no known pristine demo, and c0ffee is wanted"):
-        obtain(small(tmp_path))
+        obtain(small(tmp_path), tree)
 
 
 def test_unreachable_commit_names_both_ways(tmp_path: Path) -> None:

@@ -34,11 +34,10 @@ HERE = Target("x86_64", None)
 
 @pytest.fixture(autouse=True)
 def no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip finds nothing, the cache is new, no checkout is named."""
+    """pip finds nothing, the cache is new."""
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("SOURCE_demo", raising=False)
 
 
 def own_wheel(dest: Path) -> BuiltWheel:
@@ -173,6 +172,26 @@ def test_wheel_of_another_pin(tmp_path: Path) -> None:
     case = small(tmp_path, make_wheel(tmp_path / "registry", {**FILES, "demo/core.py": CORE + b"\n\nLATER = True\n"}))
     with pytest.raises(FoundError, match=r"its files are demo c0ffee, not 1.0"):
         run(case, tmp_path / "dist", "released")
+
+
+def test_checkout_is_for_commits_only(tmp_path: Path) -> None:
+    """A registry pin stays the registry's, and that is said; the commit is built from the checkout."""
+    tree, _ = make_checkout(tmp_path / "tree", commit=False)
+    case = small(tmp_path)
+    said: list[str] = []
+    factory = Factory(
+        case.lock,
+        case.upstreams,
+        tmp_path / "dist",
+        HERE,
+        given=[case.wheel],
+        sources={"demo": tree},
+        say=said.append,
+        own=own_wheel,
+    )
+    outcome = factory.run(list(case.lock.stacks.values()))
+    assert [built.origin for built in outcome.built][:2] == ["registry", f"checkout {tree}"]
+    assert said[0] == f"{tree} is not used: demo 1.0 comes from the registry"
 
 
 def test_two_runs_at_once(tmp_path: Path) -> None:

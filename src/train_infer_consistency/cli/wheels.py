@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--artifact", type=Path, action="append", default=[], metavar="PATH", help="a registry wheel you have"
     )
+    parser.add_argument(
+        "--source", metavar="NAME=PATH", action="append", default=[], help="a checkout (or set SOURCE_<name>)"
+    )
     parser.add_argument("--bundle", action="store_true", help="make an archive too, in the folder above DIR")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -31,13 +34,16 @@ def run(options: argparse.Namespace) -> int:
     """Build; the closing table goes to standard output, everything else to standard error."""
     from ..overlay.lock import load_lock
     from ..overlay.reading import load_upstreams
+    from ..wheels.checkouts import read_sources
     from ..wheels.stacks import Factory, Target, choose_stacks
 
     _end_on_sigterm()
     lock = load_lock()
     target = Target.of(options.platform, options.python)
     stacks = choose_stacks(lock, options.stack)
-    factory = Factory(lock, load_upstreams(), options.dest, target, given=options.artifact, say=note)
+    upstreams = load_upstreams()
+    sources = read_sources(options.source, upstreams)
+    factory = Factory(lock, upstreams, options.dest, target, given=options.artifact, sources=sources, say=note)
     outcome = factory.run(stacks)
     bundles = []
     if options.bundle:

@@ -12,11 +12,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import EvidenceError, UnfinishedError
+from ..errors import EvidenceError, UnfinishedError, UsageError
 from .archive import DOS_EPOCH
 from .registry import run_pip
 
@@ -49,11 +49,31 @@ def given_source(upstream: str) -> Path | None:
         EvidenceError: it names something that is no folder.
     """
     value = os.environ.get(source_variable(upstream), "")
-    if not value:
-        return None
+    return _folder(f"{source_variable(upstream)}={value}", value) if value else None
+
+
+def read_sources(words: Sequence[str], upstreams: Collection[str]) -> dict[str, Path]:
+    """The trees that ``--source NAME=PATH`` and the environment name, by upstream; the command line wins.
+
+    Raises:
+        UsageError: a word is not NAME=PATH, or names no upstream.
+        EvidenceError: a path is no folder.
+    """
+    found = {name: path for name in upstreams if (path := given_source(name)) is not None}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if name not in upstreams or not sign or not value:
+            raise UsageError(
+                f"--source {word} is not NAME=PATH with a known name", f"the names are {', '.join(upstreams)}"
+            )
+        found[name] = _folder(f"--source {word}", value)
+    return found
+
+
+def _folder(label: str, value: str) -> Path:
     path = Path(value).expanduser().resolve()
     if not path.is_dir():
-        raise EvidenceError(f"{source_variable(upstream)}={value}: there is no such folder", "give a checkout's path")
+        raise EvidenceError(f"{label}: there is no such folder", "give a checkout's path")
     return path
 
 

@@ -66,8 +66,15 @@ def from_registry(pin: Pin, artifact: Artifact, *, given: Sequence[Path] = ()) -
 
 
 @contextmanager
-def from_git(upstream: Upstream, pin: Pin, lock: Lock, say: Callable[[str], None]) -> Iterator[Source]:
+def from_git(
+    upstream: Upstream, pin: Pin, lock: Lock, say: Callable[[str], None], given: Path | None = None
+) -> Iterator[Source]:
     """The pristine wheel of a commit, built from the user's checkout if there is one, else from a fetch.
+
+    Args:
+        upstream, pin, lock: what is wanted, and how a tree is recognised.
+        say: told what is going on.
+        given: the user's checkout.
 
     The wheel lasts as long as the block. A wheel built from the commit itself is kept in the cache for the
     next run.
@@ -78,7 +85,6 @@ def from_git(upstream: Upstream, pin: Pin, lock: Lock, say: Callable[[str], None
     """
     assert pin.git is not None
     assert pin.commit is not None
-    given = checkouts.given_source(upstream.name)
     with checkouts.workshop() as folder:
         tree = folder / "tree"
         if given is not None and not _stands_at(given, pin.commit):

@@ -7,7 +7,7 @@ import contextlib
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from ..overlay.inspect import UpstreamWeave
 from ..overlay.lock import Artifact, Lock, Pin, Stack
 from ..overlay.locking import refuse_contradictions
 from ..overlay.model import Upstream
-from .checkouts import given_source, source_variable
 from .folder import alone, requirements_path, write_requirements, write_sums
 from .own import NAME, build_own
 from .record import WheelName, WheelReader
@@ -141,6 +140,7 @@ class Factory:
         dest: the folder.
         target: what for.
         given: registry files of the user's own.
+        sources: the user's checkouts, by upstream.
         say: told what is going on, one line at a time.
         own: puts this distribution's own wheel into the folder.
     """
@@ -153,11 +153,13 @@ class Factory:
         target: Target,
         *,
         given: Sequence[Path] = (),
+        sources: Mapping[str, Path] | None = None,
         say: Callable[[str], None] = lambda _: None,
         own: Callable[[Path], BuiltWheel] = build_own,
     ) -> None:
         self._lock, self._upstreams, self._dest, self._target = lock, upstreams, dest, target
         self._given, self._say, self._make_own = given, say, own
+        self._sources = sources or {}
         self._done: dict[tuple[str, str, str], Built] = {}
 
     def run(self, stacks: Sequence[Stack]) -> Outcome:
@@ -187,8 +189,8 @@ class Factory:
             pin = self._lock.pin(name, version)
             if pin.source == "registry":
                 yield self._upstreams[name], pin, choose_artifact(name, pin, self._target.machine, python)
-                if given_source(name) is not None:
-                    self._say(f"{source_variable(name)} is not used: {name} {version} comes from the registry")
+                if name in self._sources:
+                    self._say(f"{self._sources[name]} is not used: {name} {version} comes from the registry")
             else:
                 yield self._upstreams[name], pin, None
 
@@ -236,7 +238,7 @@ class Factory:
 
     def _source(self, upstream: Upstream, pin: Pin, artifact: Artifact | None) -> AbstractContextManager[Source]:
         if artifact is None:
-            return from_git(upstream, pin, self._lock, self._say)
+            return from_git(upstream, pin, self._lock, self._say, self._sources.get(upstream.name))
         self._say(f"{upstream.name} {pin.version}: {artifact.file}")
         return nullcontext(from_registry(pin, artifact, given=self._given))
 
