@@ -6,6 +6,7 @@ import builtins
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from train_infer_consistency.overlay import doctor
 from train_infer_consistency.overlay.apply import apply
 from train_infer_consistency.overlay.doctor import Finding, Report, examine, lines
 from train_infer_consistency.overlay.lock import Lock, Stack, Waiver, load_lock
-from train_infer_consistency.overlay.model import Upstream
+from train_infer_consistency.overlay.model import Refusal, Upstream
 from train_infer_consistency.overlay.reading import load_upstreams
 
 from .in_place import (
@@ -65,6 +66,29 @@ def test_nothing_to_look_at(known: Known, tmp_path: Path) -> None:
     report = examine(*known, tmp_path / "empty")
     assert (report.status, report.upstreams) == (3, ())
     assert "none of the upstream packages is here" in lines(report)
+
+
+def test_version_that_no_pin_knows(known: Known, site: Path) -> None:
+    """One line for all its files, and the reason where it is refused by name."""
+    newer = {path: data + b"#\n" for path, data in SKEL.items()}
+    install(site, "skel", {**newer, "skel/refused.py": b""})
+    (finding,) = found(examine(*known, site), "skel")
+    assert (finding.level, finding.what) == (
+        "note",
+        "skel/deep/loop.py and 2 more: as its wheel has it, which is no pinned version",
+    )
+    refusal = Refusal("skel >= 2", "skel/refused.py", None, None, "never enters them", "use skel 1.0")
+    upstreams = {**known[0], "skel": replace(known[0]["skel"], refusals=(refusal,))}
+    levels = {finding.level: finding.what for finding in found(examine(upstreams, known[1], site), "skel")}
+    assert "is skel >= 2, which is refused: never enters them; use skel 1.0" in levels["warning"]
+
+
+def test_plain_tree_says_nothing_of_what_is_installed(known: Known, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "tree", SKEL)
+    apply(*known, ["skel"], site=tree)
+    report = examine(*known, tree)
+    assert [(finding.level, finding.subject) for finding in report.findings] == [("note", "skel")]
+    assert report.status == 0
 
 
 @pytest.mark.parametrize("record", ["journal", "wheel"])

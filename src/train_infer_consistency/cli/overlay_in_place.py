@@ -146,8 +146,8 @@ def _known(names: Sequence[str], upstreams: dict[str, Upstream]) -> list[str]:
 
 
 _WORDS = {
-    "applied": ("woven", "good"),
-    "already": ("woven already, left as it is", "dim"),
+    "applied": ("woven by consistency.{}", "good"),
+    "already": ("woven by consistency.{} already, and left as it is", "dim"),
     "reverted": ("reverted: every file is as it was", "good"),
     "rolled-back": ("an interrupted apply was undone: every file is as it was", "good"),
     "nothing": ("nothing to revert", "dim"),
@@ -160,9 +160,8 @@ def _print_outcomes(outcomes: Sequence[Outcome], options: argparse.Namespace) ->
         return
     for outcome in outcomes:
         words, colour = _WORDS[outcome.action]
-        revision = f" by consistency.{outcome.revision}" if outcome.action in ("applied", "already") else ""
         pin = f" (pin {outcome.pin}, base {outcome.base})" if outcome.action == "applied" else ""
-        print(f"{outcome.upstream} in {outcome.root}: {paint(words + revision, colour)}{pin}")
+        print(f"{outcome.upstream} in {outcome.root}: {paint(words.format(outcome.revision), colour)}{pin}")
         for path in outcome.files:
             print(f"  {path}")
     for text in dict.fromkeys(text for outcome in outcomes for text in outcome.notes):

@@ -93,14 +93,11 @@ def examine(upstreams: Mapping[str, Upstream], lock: Lock, site: Path | None = N
     rows = tuple(row for row in status(upstreams, lock, where) if row.state != "absent")
     woven = any(row.state == "woven" for row in rows)
     installed = {normal_name(str(dist.metadata["Name"])): dist for _, dist in distributions(where)}
-    findings = [
-        *_of_states(rows),
-        *_of_installs(upstreams, found, where),
-        *_of_msprobe(installed),
-        *_of_device(found, upstreams),
-        *_of_own_package(where, woven),
-        *_of_requirements(upstreams, found, installed, lock),
-    ]
+    findings = [*_of_states(rows), *_of_installs(upstreams, found, where), *_of_device(found, upstreams)]
+    if installed:  # a checkout or plain tree given with --site says nothing about what is installed
+        findings += _of_msprobe(installed)
+        findings += _of_own_package(where, woven)
+        findings += _of_requirements(upstreams, found, installed, lock)
     order: tuple[Level, ...] = ("wrong", "warning", "waived", "not checked", "note")
     findings.sort(key=lambda finding: order.index(finding.level))
     return Report(where.label, platform.python_version(), __version__, lock.revision, rows, tuple(findings))
@@ -119,9 +116,13 @@ def _of_states(rows: Sequence[UpstreamStatus]) -> Iterator[Finding]:
             yield Finding("wrong", row.upstream, what, "revert it and apply this version's overlay")
         elif row.state == "woven" and row.record is None:
             yield Finding("warning", row.upstream, "; ".join(row.notes))
-        for file in row.files:
-            if file.note and file.state == "pristine":
-                yield Finding("note", row.upstream, f"{file.path}: {file.note}")
+        if row.state == "pristine":
+            for said in row.notes:
+                yield Finding("warning", row.upstream, said)
+            for said in dict.fromkeys(file.note for file in row.files if file.note):
+                paths = [file.path for file in row.files if file.note == said]
+                more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+                yield Finding("note", row.upstream, f"{paths[0]}{more}: {said}")
 
 
 def _of_installs(
@@ -207,10 +208,12 @@ def _of_requirements(
     stack = {normal_name(upstreams[name].distribution) for name in found} & installed.keys()
     # vLLM belongs to every stack of vllm-ascend, whether or not it has overlays of its own here.
     stack |= {"vllm", "torch-npu", "triton-ascend"} & installed.keys()
+    if not stack:
+        return
     try:
         demands = _demands({name: installed[name] for name in sorted(stack)})
     except ImportError:
-        what = f"the requirements of {', '.join(sorted(stack)) or 'the stack'}: packaging is not installed"
+        what = f"the requirements of {', '.join(sorted(stack))}: packaging is not installed"
         yield Finding("not checked", "requirements", what, "pip install packaging, where that is harmless")
         return
     waivers = [waiver for item in lock.stacks.values() for waiver in item.waivers]
