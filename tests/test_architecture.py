@@ -27,7 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "overlay": COMMON | {"resources"},
     "wheels": COMMON | {"resources", "overlay"},
     "capture": set(),
-    "cli": COMMON | {"resources", "overlay", "wheels"},
+    "dumps": COMMON,
+    "pairing": COMMON | {"dumps"},
+    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing"},
     "__main__": {"cli"},
 }
 
@@ -35,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
 OPTIONAL: dict[str, set[str]] = {
     "overlay": {"packaging", "ray"},
     "capture": {"msprobe", "torch"},
+    "dumps": {"numpy"},
 }
 
 
@@ -44,12 +47,13 @@ def room_of(parts: tuple[str, ...]) -> str:
 
 
 def imports(tree: ast.Module, parts: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool, int]]:
-    """Every import as (the dotted name's parts, whether it is inside a function, line)."""
+    """Every import as (the dotted name's parts, whether it is inside a function or for types alone, line)."""
     inside = {
         id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING")
+        for node in ast.walk(block)
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -107,6 +111,9 @@ def test_module_keeps_to_the_arrows_and_says_what_it_is_for(path: Path) -> None:
         ("overlay/doctor.py", "import packaging"),
         ("wheels/repack.py", "from ..capture.switches import read"),
         ("wheels/repack.py", "from ..cli import main"),
+        ("dumps/reader.py", "from ..pairing import model"),
+        ("dumps/tensors.py", "import numpy"),
+        ("pairing/join.py", "from ..overlay import lock"),
         ("errors.py", "from .overlay import model"),
     ],
 )
@@ -120,6 +127,7 @@ def test_forbidden_import_is_seen(path: str, source: str) -> None:
         ("capture/session.py", "from .log import x\nfrom train_infer_consistency.capture import switches"),
         ("capture/session.py", "def f():\n    import torch"),
         ("overlay/doctor.py", "def f():\n    from packaging.requirements import Requirement"),
+        ("dumps/tensors.py", "if TYPE_CHECKING:\n    import numpy as np\ndef f():\n    import numpy as np"),
         ("overlay/weave.py", "import ast\nfrom ..errors import FoundError\nfrom .model import Edit"),
         ("wheels/repack.py", "from .. import __version__\nfrom ..overlay.weave import weave"),
         ("cli/main.py", "def f():\n    from ..wheels import bundle\n    from . import wheels"),

@@ -1,1 +1,1 @@
-"""Reads what a run left: msprobe's dump trees, its ``.pt`` files, and the two request logs. Nothing is compared here."""
+"""Reads what a run left: msprobe's dump trees, its ``.pt`` files, and the two request logs; compares nothing."""

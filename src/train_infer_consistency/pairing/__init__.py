@@ -1,1 +1,1 @@
-"""Finds which inference step and which training step are the same forward, and says of every other why it is not used."""
+"""Finds which inference step and training step are the same forward, and says of every other why it is not used."""
