@@ -231,7 +231,7 @@ def check_target(location: Location, path: str) -> None:
         filesystem = os.statvfs(step).f_flag & os.ST_RDONLY
         if filesystem or not info.st_mode & stat.S_IWUSR or not os.access(step, os.W_OK):
             why = "on a read-only filesystem" if filesystem else "read-only"
-            raise FoundError(f"{step} is {why}", "make it writable for you, or install a woven wheel instead")
+            raise FoundError(f"{step} is {why}", "make it writable for you")
 
 
 def refuse_while_held(root: Path) -> None:
