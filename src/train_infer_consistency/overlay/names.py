@@ -75,7 +75,7 @@ def unbound(module: ast.Module, qualified: str, at: Position, inserted: Inserted
         return sorted((inserted.read - here) | (inserted.read_inside - outer - inserted.bound - also))
     if isinstance(scope, ast.ClassDef):
         # A class body runs while the module does: what the module binds below it is not there yet.
-        now = outer if _in_function(module, qualified) else _BUILTINS | _before(module, at)
+        now = outer if _in_function(module, qualified) else _BUILTINS | _before(module, _start(module, qualified))
         here = now | _before(scope, at) | also
         return sorted((inserted.read - here) | (inserted.read_inside - outer))
     for name in _enclosing_functions(qualified):
@@ -150,6 +150,11 @@ def _parameters(scope: Scope) -> frozenset[str]:
     arguments = scope.args
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
     return frozenset(argument.arg for argument in every if argument is not None)
+
+
+def _start(module: ast.Module, qualified: str) -> Position:
+    outermost = find_scopes(module, qualified.partition(".")[0])[0]
+    return (getattr(outermost, "lineno", 0), 0)
 
 
 def _in_function(module: ast.Module, qualified: str) -> bool:
