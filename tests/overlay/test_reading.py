@@ -321,8 +321,7 @@ def test_shared_overlays_hide_no_edit(tmp_path: Path) -> None:
 def test_malformed_toml_names_the_file(tmp_path: Path, name: str, data: bytes) -> None:
     (write(tmp_path) / name).write_bytes(data)
     with pytest.raises(EvidenceError) as caught:
-        overlay_revision(tmp_path)
-        load_upstreams(tmp_path)
+        overlay_revision(tmp_path) if name == "overlays.toml" else load_upstreams(tmp_path)
     assert str(tmp_path / name) in str(caught.value)
     assert "\n" not in str(caught.value)
 
