@@ -61,9 +61,8 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path, tree: Path) -> None
 
 def test_a_compiled_wheel_keeps_its_tag(tmp_path: Path, tree: Path) -> None:
     name = "pack-1.0-cp311-cp311-manylinux1_x86_64.whl"
-    mended = complete(
-        _wheel(tmp_path / name, {"pack/__init__.py": b"", "pack/c.so": b"\x7fELF"}), tree, "pack", tmp_path / "m"
-    )
+    built = _wheel(tmp_path / name, {"pack/__init__.py": b"", "pack/c.so": b"\x7fELF"})
+    mended, _ = complete(built, tree, "pack", tmp_path / "mended")
     assert mended.name == name
     with WheelReader(mended) as wheel:
         assert wheel.read(f"{INFO}/WHEEL") == WHEEL
