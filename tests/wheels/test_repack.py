@@ -151,27 +151,6 @@ def test_package_below_purelib(tmp_path: Path) -> None:
     assert not [name for name in members if "demo_pkg-1.0." in name]
 
 
-@pytest.mark.parametrize(
-    ("tag", "extra", "vouched", "kept"),
-    [
-        ("cp311-cp311-manylinux1_x86_64", {}, False, False),
-        ("cp311-cp311-manylinux1_x86_64", {}, True, True),
-        ("cp311-cp311-linux_x86_64", {"demo/c.so": b""}, False, True),
-        ("cp311-cp311-linux_x86_64", {"demo/libc.so.1": b""}, False, True),
-        ("py3-none-any", {}, False, True),
-    ],
-)
-def test_tags_of_a_pure_wheel_that_was_built_here(
-    tmp_path: Path, tag: str, extra: dict[str, bytes], vouched: bool, kept: bool
-) -> None:
-    wheel = make_wheel(tmp_path, {**FILES, **extra}, tag=tag)
-    built = build(small(tmp_path / "case", wheel), tmp_path / "out", vouched=vouched)
-    wanted = tag if kept else "py3-none-any"
-    assert built.path.name == f"demo_pkg-{VERSION}-{wanted}.whl"
-    tags = [line for line in members_of(built.path)[f"{DIST_INFO}/WHEEL"].splitlines() if line.startswith(b"Tag:")]
-    assert tags == [f"Tag: {wanted}".encode()]
-
-
 def test_folder_entries_are_renamed(tmp_path: Path) -> None:
     wheel = make_wheel(
         tmp_path,

@@ -54,7 +54,7 @@ def test_what_was_built_is_kept_for_the_next_run(tmp_path: Path, monkeypatch: py
     assert (again.sha256, said) == (first.sha256, [])
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (kept,) = (cache_dir() / "built" / commit).glob("*/*.whl")
+    (kept,) = (cache_dir() / "built-1" / commit).glob("*/*.whl")
     kept.write_bytes(kept.read_bytes()[:-1])
     assert obtain(case)[0].sha256 == first.sha256, "a damaged file in the cache was used"
 
@@ -118,4 +118,17 @@ def test_unreachable_commit_names_both_ways(tmp_path: Path) -> None:
     with pytest.raises(EvidenceError, match=r"run it where git reaches that host, or set SOURCE_demo=PATH"):
         obtain(case)
     with contextlib.suppress(FileNotFoundError):
-        assert not list((cache_dir() / "built").iterdir())
+        assert not list((cache_dir() / "built-1").iterdir())
+
+
+def test_what_a_build_leaves_out_is_added_and_said(tmp_path: Path) -> None:
+    """A module beside the packed ones, which the backend's own list forgets; and tags of one machine, as slime has."""
+    repository, _ = make_checkout(tmp_path / "repository", tag="cp311-cp311-manylinux1_x86_64")
+    (repository / "demo" / "kernels").mkdir()
+    (repository / "demo" / "kernels" / "fp8.py").write_bytes(b"FP8 = 8\n")
+    case = small(tmp_path).with_git(repository.as_uri(), commit_all(repository))
+    for _ in ("built", "from the cache"):
+        source, members, _ = obtain(case)
+        assert source.wheel.name == "demo_pkg-1.0.dev0-py3-none-any.whl"
+        assert members["demo/kernels/fp8.py"] == b"FP8 = 8\n"
+        assert source.record()["added"] == ["demo/kernels/fp8.py"]

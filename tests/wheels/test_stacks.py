@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -90,6 +91,21 @@ def test_stack_from_a_commit(tmp_path: Path) -> None:
     assert woven in files(tmp_path / "dist")
     assert b"LATER = True" in members_of(tmp_path / "dist" / woven)["demo/core.py"]
     assert b"self.extra = None" in members_of(tmp_path / "dist" / woven)["demo/core.py"]
+
+
+def test_added_modules_are_in_notice_and_provenance(tmp_path: Path) -> None:
+    tree, _ = make_checkout(tmp_path / "tree", commit=False)
+    (tree / "demo" / "kernels").mkdir()
+    (tree / "demo" / "kernels" / "fp8.py").write_bytes(b"FP8 = 8\n")
+    case = small(tmp_path)
+    factory = Factory(case.lock, case.upstreams, tmp_path / "dist", HERE, sources={"demo": tree}, own=own_wheel)
+    outcome = factory.run([case.lock.stacks["commit"]])
+    members = members_of(outcome.built[0].wheel.path)
+    assert members["demo/kernels/fp8.py"] == b"FP8 = 8\n"
+    (notice,) = [data.decode() for name, data in members.items() if name.endswith("NOTICE.consistency.txt")]
+    assert "though the upstream's own build leaves them out:\n  demo/kernels/fp8.py\n" in notice
+    (record,) = [data for name, data in members.items() if name.endswith("/consistency.json")]
+    assert json.loads(record)["artifact"]["added"] == ["demo/kernels/fp8.py"]
 
 
 def test_source_that_cannot_be_had_does_not_stop_the_others(tmp_path: Path) -> None:

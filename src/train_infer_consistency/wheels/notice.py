@@ -16,15 +16,18 @@ NOTICE = "licenses/NOTICE.consistency.txt"
 _LICENCE_NAMES = ("licen", "copying", "mulan")
 
 
-def notices(weave: UpstreamWeave, version: str, present: Collection[str]) -> dict[str, bytes]:
+def notices(
+    weave: UpstreamWeave, version: str, present: Collection[str], packed: Collection[str] = ()
+) -> dict[str, bytes]:
     """The texts to add, by name below ``*.dist-info``.
 
     Args:
         weave: what was woven.
         version: the woven wheel's version.
         present: the upstream's members in ``*.dist-info``.
+        packed: modules of the upstream's source that its own build leaves out and this wheel has.
     """
-    texts = {NOTICE: _notice(weave, version)}
+    texts = {NOTICE: _notice(weave, version, packed)}
     shipped = any(word in path.rpartition("/")[2].lower() for path in present for word in _LICENCE_NAMES)
     name = f"{weave.upstream.licence}.txt"
     ours = resources.files(__package__).joinpath("licences", name)
@@ -33,7 +36,7 @@ def notices(weave: UpstreamWeave, version: str, present: Collection[str]) -> dic
     return texts
 
 
-def _notice(weave: UpstreamWeave, version: str) -> bytes:
+def _notice(weave: UpstreamWeave, version: str, packed: Collection[str]) -> bytes:
     upstream = weave.upstream
     changed = [file.path for file in weave.files if file.before is not None]
     added = [file.path for file in weave.files if file.before is None]
@@ -51,6 +54,8 @@ def _notice(weave: UpstreamWeave, version: str) -> bytes:
         *(f"  {path}" for path in changed),
         "Added:",
         *(f"  {path}" for path in added or ["(none)"]),
+        *(["Taken from the same source, though the upstream's own build leaves them out:"] if packed else []),
+        *(f"  {path}" for path in packed),
         "",
         "What each edit is for, and every digest before and after, is in consistency.json and",
         "sboms/consistency.cdx.json beside this folder.",

@@ -51,10 +51,6 @@ class WheelName:
         """The same wheel under another version."""
         return dataclasses.replace(self, version=version.replace("-", "_"))
 
-    def for_any(self) -> WheelName:
-        """The same wheel for any Python 3 and platform."""
-        return dataclasses.replace(self, python="py3", abi="none", platform="any")
-
     def fits_platform(self, machine: str) -> bool:
         """Whether it serves Linux on a machine such as ``aarch64``."""
         return any(tag == "any" or tag.endswith(f"_{machine}") for tag in self.platform.split("."))
@@ -100,14 +96,6 @@ def with_version(metadata: bytes, version: str) -> bytes:
     """METADATA with another ``Version``; every other byte stays."""
     line = _version_line(metadata)
     return metadata[: line.start(1)] + version.encode() + metadata[line.end(1) :]
-
-
-def for_any(wheel: bytes) -> bytes:
-    """A WHEEL file with one ``Tag``, for any Python 3 and platform; its other lines stay."""
-    lines = [line for line in wheel.splitlines(keepends=True) if not line.startswith(b"Tag:")]
-    while lines and not lines[-1].strip():
-        lines.pop()
-    return b"".join([*lines, b"Tag: py3-none-any\n"])
 
 
 def _version_line(metadata: bytes) -> re.Match[bytes]:
@@ -177,11 +165,6 @@ class WheelReader(ArchiveReader):
         data = self.dist_info.removesuffix("dist-info") + "data"
         members = (path, f"{data}/purelib/{path}", f"{data}/platlib/{path}")
         return next((member for member in members if member in self.rows), None)
-
-    @property
-    def is_pure(self) -> bool:
-        """Whether no member is compiled code, whatever the tags say."""
-        return not any(path.endswith((".so", ".pyd", ".a", ".dylib")) or ".so." in path for path in self.rows)
 
     def is_signature(self, path: str) -> bool:
         """True for a signature over RECORD, which no changed wheel can keep."""

@@ -21,7 +21,7 @@ from ..overlay.provenance import provenance, render
 from . import sbom
 from .archive import REGULAR_FILE, ArchiveWriter, dos_time, replacing, source_date_epoch
 from .notice import notices
-from .record import Row, WheelReader, for_any, renames, with_version, write_record
+from .record import Row, WheelReader, renames, with_version, write_record
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,6 @@ def repack(
         not
             be held against RECORD one by one.
 
-    A wheel that is not vouched for was built here. Where it holds no compiled code, its tags become those
-    of any Python 3 and platform (slime's own build claims x86-64 and the builder's Python).
-
     Raises:
         EvidenceError: the wheel is broken or disagrees with its RECORD.
         UnfinishedError: it could not be written.
@@ -92,7 +89,7 @@ def repack(
     with WheelReader(wheel) as reader:
         if not vouched:
             reader.verify_all()
-        job = _Repack(reader, weave, version, artifact, retag=not vouched and reader.is_pure)
+        job = _Repack(reader, weave, version, artifact)
         path = dest / str(job.name)
         with replacing(path) as file:
             writer = ArchiveWriter(file)
@@ -104,15 +101,7 @@ def repack(
 class _Repack:
     """One repacking: which member goes where, and with which bytes."""
 
-    def __init__(
-        self,
-        wheel: WheelReader,
-        weave: UpstreamWeave,
-        version: str,
-        artifact: Mapping[str, Any],
-        *,
-        retag: bool,
-    ) -> None:
+    def __init__(self, wheel: WheelReader, weave: UpstreamWeave, version: str, artifact: Mapping[str, Any]) -> None:
         self.wheel = wheel
         self.name = wheel.name.with_version(version)
         self._renames = renames(wheel.dist_info, version)
@@ -122,10 +111,6 @@ class _Repack:
         members = {file.path: wheel.installed_as(file.path) for file in weave.files}
         self._changed = {name: file.after for file in weave.files if (name := members[file.path]) is not None}
         self._changed[metadata] = with_version(wheel.verified(metadata), version)
-        if retag and self.name != self.name.for_any():
-            self.name = self.name.for_any()
-            tags = f"{wheel.dist_info}/WHEEL"
-            self._changed[tags] = for_any(wheel.verified(tags))
         folders = {name.removesuffix(path) for path, name in members.items() if name is not None}
         beside = min(folders, default="")  # laid files go where the package lies
         self._laid = {
@@ -136,7 +121,7 @@ class _Repack:
             f"{dist_info}/{sbom.FILE_NAME}": sbom.sbom(weave, version, artifact),
         }
         licences = {path for path in wheel.rows if path.startswith(f"{wheel.dist_info}/")}
-        for name, text in notices(weave, version, licences).items():
+        for name, text in notices(weave, version, licences, artifact.get("added", ())).items():
             self._notes[f"{dist_info}/{name}"] = text
 
     def write(self, out: ArchiveWriter) -> None:

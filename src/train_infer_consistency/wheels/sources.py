@@ -5,22 +5,27 @@ Every way ends in a wheel of the upstream's own, which is then woven and repacke
 
 from __future__ import annotations
 
-import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConsistencyError, EvidenceError, FoundError, UnfinishedError
+from ..errors import ConsistencyError, EvidenceError, FoundError
 from ..overlay.inspect import inspect_upstream
 from ..overlay.lock import Artifact, Lock, Pin
 from ..overlay.model import Upstream
 from ..overlay.trees import DirectoryTree
 from . import checkouts
-from .archive import file_digest
+from .archive import file_digest, replacing
 from .checkouts import fetch_commit
+from .complete import complete
 from .registry import cache_dir, fetch_artifact
+
+#: The folder of built wheels in the cache; its number goes up whenever a build is mended in another way.
+_BUILT = "built-1"
+_ADDED = "added.txt"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Source:
         origin: one phrase for the table: ``registry``, ``commit b7dabd83ac7c`` or ``checkout PATH``.
         vouched: its digest is the locked one.
         commit: the commit it was built from, where that is certain.
+        added: modules that its own build left out and :mod:`.complete` put in.
     """
 
     wheel: Path
@@ -42,6 +48,7 @@ class Source:
     origin: str
     vouched: bool
     commit: str | None = None
+    added: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """What the provenance says of it; no path of this machine is in it."""
@@ -55,6 +62,8 @@ class Source:
             record["requirement"] = self.pin.requirement
         if self.commit:
             record |= {"git": self.pin.git, "commit": self.commit}
+        if self.added:
+            record["added"] = list(self.added)
         return record
 
 
@@ -92,8 +101,9 @@ def from_git(
             if woven is not None and pin.version in (woven.version, woven.variant_of):
                 say(f"{upstream.name} {woven.version}: building a copy of {given}")
                 checkouts.copy_tree(given, tree)
-                wheel = _build(upstream, woven, tree, folder)
-                yield Source(wheel, file_digest(wheel), woven, f"checkout {given}", vouched=False)
+                wheel, added = _build(upstream, woven, tree, folder)
+                origin = f"checkout {given}"
+                yield Source(wheel, file_digest(wheel), woven, origin, vouched=False, added=added)
                 return
             if not checkouts.has_commit(given, pin.commit):
                 raise _other_version(upstream, pin, given, woven)
@@ -104,8 +114,9 @@ def from_git(
             url = given.as_uri() if given is not None else pin.git
             say(f"{upstream.name} {pin.version}: building {pin.commit[:12]} from {given or pin.git}")
             fetch_commit(url, pin.commit, tree, upstream=upstream.name)
-            kept = _keep(_build(upstream, pin, tree, folder), pin.commit)
-        yield Source(kept, kept.parent.name, pin, origin, vouched=False, commit=pin.commit)
+            kept = _keep(*_build(upstream, pin, tree, folder), pin.commit)
+        wheel, added = kept
+        yield Source(wheel, wheel.parent.name, pin, origin, vouched=False, commit=pin.commit, added=added)
 
 
 def _stands_at(tree: Path, commit: str) -> bool:
@@ -134,31 +145,28 @@ def _other_version(upstream: Upstream, pin: Pin, given: Path, found: Pin | None)
     )
 
 
-def _build(upstream: Upstream, pin: Pin, tree: Path, folder: Path) -> Path:
+def _build(upstream: Upstream, pin: Pin, tree: Path, folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The tree's own wheel, mended where its build leaves something out; and what was added to it."""
     wheels = folder / "wheels"
     wheels.mkdir()
     label = f"{upstream.name} {pin.version}"
-    moment = checkouts.commit_time(tree)
-    return checkouts.build_wheel(tree, wheels, label=label, moment=moment)
+    wheel = checkouts.build_wheel(tree, wheels, label=label, moment=checkouts.commit_time(tree))
+    return complete(wheel, tree, upstream.package, folder / "complete")
 
 
-def _kept(commit: str) -> Path | None:
-    """The wheel that an earlier run built from a commit; its folder is named by its digest."""
-    for path in sorted((cache_dir() / "built" / commit).glob("*/*.whl")):
-        if re.fullmatch(r"[0-9a-f]{64}", path.parent.name) and file_digest(path) == path.parent.name:
-            return path
+def _kept(commit: str) -> tuple[Path, tuple[str, ...]] | None:
+    """What an earlier run built from a commit, and what was added to it; its folder is named by its digest."""
+    for path in sorted((cache_dir() / _BUILT / commit).glob("*/*.whl")):
+        added = path.with_name(_ADDED)
+        if file_digest(path) == path.parent.name and added.is_file():
+            return path, tuple(added.read_text(encoding="utf-8").splitlines())
     return None
 
 
-def _keep(wheel: Path, commit: str) -> Path:
-    kept = cache_dir() / "built" / commit / file_digest(wheel) / wheel.name
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        part = kept.with_name(f".{kept.name}.part")
-        part.write_bytes(wheel.read_bytes())
-        part.replace(kept)
-    except OSError as error:
-        raise UnfinishedError(
-            f"{kept}: not written: {error.strerror or error}", "make room, or set XDG_CACHE_HOME"
-        ) from None
-    return kept
+def _keep(wheel: Path, added: tuple[str, ...], commit: str) -> tuple[Path, tuple[str, ...]]:
+    kept = cache_dir() / _BUILT / commit / file_digest(wheel) / wheel.name
+    with replacing(kept.with_name(_ADDED)) as file:
+        file.write("".join(f"{name}\n" for name in added).encode())
+    with replacing(kept) as file, wheel.open("rb") as built:
+        shutil.copyfileobj(built, file)
+    return kept, added
