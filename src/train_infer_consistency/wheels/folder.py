@@ -39,6 +39,12 @@ def write_requirements(path: Path, stack: str, wheels: Sequence[BuiltWheel]) -> 
         file.write(("\n".join(lines) + "\n").encode())
 
 
+def clear(dest: Path, stacks: Sequence[str]) -> None:
+    """Take away what an earlier run said of wheels that are about to be replaced; it is written anew at the end."""
+    for path in (dest / SUMS, *(requirements_path(dest, stack) for stack in stacks)):
+        path.unlink(missing_ok=True)
+
+
 def write_sums(dest: Path) -> None:
     """``SHA256SUMS`` over every wheel and requirements file in the folder, as ``sha256sum -c`` reads it."""
     paths = sorted([*dest.glob("*.whl"), *dest.glob("requirements-*.txt")])

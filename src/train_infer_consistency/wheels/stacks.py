@@ -18,7 +18,7 @@ from ..overlay.inspect import UpstreamWeave
 from ..overlay.lock import Artifact, Lock, Pin, Stack
 from ..overlay.locking import refuse_contradictions
 from ..overlay.model import Upstream
-from .folder import alone, requirements_path, write_requirements, write_sums
+from .folder import alone, clear, requirements_path, write_requirements, write_sums
 from .own import NAME, build_own
 from .record import WheelName, WheelReader
 from .registry import MACHINES, OLDEST
@@ -160,6 +160,7 @@ class Factory:
         self._lock, self._upstreams, self._dest, self._target = lock, upstreams, dest, target
         self._given, self._say, self._make_own = given, say, own
         self._sources = sources or {}
+        self._told: set[tuple[str, str]] = set()
         self._done: dict[tuple[str, str, str], Built] = {}
 
     def run(self, stacks: Sequence[Stack]) -> Outcome:
@@ -175,6 +176,7 @@ class Factory:
         plans = [(stack, list(self._plan(stack))) for stack in stacks]
         self._check_given([artifact for _, plan in plans for *_, artifact in plan if artifact])
         with alone(self._dest):
+            clear(self._dest, [stack.name for stack in stacks])
             outcome = Outcome()
             own = self._own(outcome)
             for stack, plan in plans:
@@ -189,7 +191,8 @@ class Factory:
             pin = self._lock.pin(name, version)
             if pin.source == "registry":
                 yield self._upstreams[name], pin, choose_artifact(name, pin, self._target.machine, python)
-                if name in self._sources:
+                if name in self._sources and (name, version) not in self._told:
+                    self._told.add((name, version))
                     self._say(f"{self._sources[name]} is not used: {name} {version} comes from the registry")
             else:
                 yield self._upstreams[name], pin, None
@@ -219,13 +222,11 @@ class Factory:
             except EvidenceError as error:
                 complete = False
                 outcome.missing.append(Missing(stack.name, upstream.name, pin.version, error))
-        path = requirements_path(self._dest, stack.name)
         if complete:
+            path = requirements_path(self._dest, stack.name)
             write_requirements(path, stack.name, wheels)
             outcome.requirements[stack.name] = path
             outcome.wheels[stack.name] = [wheel.path for wheel in wheels]
-        else:
-            path.unlink(missing_ok=True)  # an earlier run's would speak of other wheels
 
     def _build(self, upstream: Upstream, pin: Pin, artifact: Artifact | None) -> Built:
         key = (upstream.name, pin.version, artifact.file if artifact else "")
