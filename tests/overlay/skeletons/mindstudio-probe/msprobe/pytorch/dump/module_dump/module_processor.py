@@ -4,6 +4,8 @@ from __future__ import annotations
 
 
 class ModuleProcessor:
+    module_with_backward_hook: dict[str, bool] = {}  # noqa: RUF012  # upstream's own
+
     def __init__(self) -> None:
         self.hooked: list[str] = []
 
@@ -11,7 +13,8 @@ class ModuleProcessor:
         for idx, name in enumerate(model_list):
             if is_verl and idx in (1, len(model_list) - 1):
                 continue
-            self.hooked.append(name)
+            prefix_name = f"Module.{name}"
+            self.hooked.append(prefix_name)
 
 
 def make() -> ModuleProcessor:
@@ -21,4 +24,4 @@ def make() -> ModuleProcessor:
 def run(made: ModuleProcessor) -> object:
     made.register_module_hook(["a", "b", "c", "d"], is_verl=True)
     made.register_module_hook(["e", "f"], is_verl=False)
-    return made.hooked
+    return [made.hooked, ModuleProcessor.module_with_backward_hook]
