@@ -1,0 +1,295 @@
+"""Reads ``dispatch_log.jsonl`` and ``update_actor_log.jsonl``, as documented and with our own loggers' extra fields.
+
+A rollout's log is mostly decodes, of which only the step matters, and every line of a process begins with the same
+fields: both are read without parsing them again. A line that is no record becomes a problem, never an exception.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .reader import paused_collector
+from .steps import Decodes, Log, LogLine, LogProblem, Origin, Request
+
+# How a decode step's line begins in the documented form, and how it ends in our loggers'.
+_DOCUMENTED_DECODE = re.compile(
+    rb'\{"source": ?"dispatch_logger", ?"timestamp": ?"[0-9T:.+-]{0,40}", ?'
+    rb'("pid": ?[0-9]{1,12}, ?"rank": ?[0-9]{1,9}), ?'
+    rb'"step": ?([0-9]{1,9}), ?"phase": ?"decode", ?"total_num_scheduled_tokens": ?[0-9]+, ?"requests": ?\[\{'
+)
+_DOCUMENTED_END = b"}]}\n"
+_OUR_END = b'"step":null,"dump":null,"skipped":"decode"}\n'
+_EXTRA = (
+    "prompt_only",
+    "backward",
+    "virtual_chunk",
+    "virtual_chunks",
+    "first_layer",
+    "sequence_parallel",
+    "forward_mode",
+    "attn_state",
+    "rollout_id",
+    "weights",
+    "use_remove_padding",
+    "failed_step",
+)
+
+
+def read_dispatch(paths: Iterable[Path]) -> Log:
+    """Read the inference side's logs.
+
+    Args:
+        paths: the files; their order changes nothing but the order of lines.
+    """
+    return _read(paths, training=False)
+
+
+def read_update_actor(paths: Iterable[Path]) -> Log:
+    """Read the training side's logs, likewise."""
+    return _read(paths, training=True)
+
+
+def _read(paths: Iterable[Path], training: bool) -> Log:
+    log = Log()
+    for path in paths:
+        try:
+            with path.open("rb") as file, paused_collector():
+                _LogReader(path, training, log).read(file)
+        except OSError as error:
+            log.problems.append(LogProblem(path, 0, "unreadable", f"cannot be read ({error.strerror or error})"))
+    return log
+
+
+class _LogReader:
+    """Reads one file's lines."""
+
+    def __init__(self, path: Path, training: bool, log: Log) -> None:
+        self._path, self._training, self._log = path, training, log
+        self._heads: dict[bytes, tuple[dict[str, Any] | None, Origin | None]] = {}
+        self._origins: dict[tuple[Any, Any], Origin] = {}
+        self._decodes: dict[bytes, Decodes] = {}
+        self._words: dict[str, str] = {}
+
+    def read(self, file: Iterable[bytes]) -> None:
+        """Read all lines; an empty one is none."""
+        append = self._log.lines.append
+        for number, raw in enumerate(file, 1):
+            if not self._training and self._decode(raw, number):
+                continue
+            line = None if raw.isspace() else self._record(raw, number)
+            if line is not None:
+                append(line)
+        self._log.decodes.extend(self._decodes.values())
+
+    def _decode(self, raw: bytes, number: int) -> bool:
+        """Whether it is a plain decode's line, whose step is noted then."""
+        # A new request in a decode is a prefill of one token.
+        if raw.endswith(_OUR_END):
+            at = raw.find(b'"timestamp"')
+            head, step = raw[:at], -1
+            if at < 0 or self._head(head)[1] is None:
+                return False
+        elif raw.endswith(_DOCUMENTED_END) and b'"new"' not in raw:
+            match = _DOCUMENTED_DECODE.match(raw)
+            if match is None:
+                return False
+            head, step = match[1], int(match[2])
+        else:
+            return False
+        decodes = self._decodes.get(head)
+        if decodes is None:
+            fields = {} if step < 0 else json.loads(b"{" + head + b"}")
+            origin = self._head(head)[1] or self._origin_of(fields)
+            decodes = self._decodes[head] = Decodes(self._path, origin, array("q"), array("q"))
+        decodes.numbers.append(number)
+        decodes.steps.append(step)
+        return True
+
+    def _record(self, raw: bytes, number: int) -> LogLine | None:
+        """Any line; None, and a problem, where it is no record."""
+        try:
+            record, origin = self._parse(raw)
+        except (ValueError, RecursionError):
+            torn = not raw.endswith(b"\n")
+            text = "the last line ends too early" if torn else "this line is no JSON"
+            self._log.problems.append(LogProblem(self._path, number, "torn" if torn else "damaged", text))
+            return None
+        if type(record) is not dict:
+            self._log.problems.append(LogProblem(self._path, number, "damaged", "this line is no JSON object"))
+            return None
+        try:
+            return self._line(record, origin, number)
+        except _UnfitError as error:
+            self._log.problems.append(LogProblem(self._path, number, "unfit", str(error)))
+            return None
+
+    def _parse(self, raw: bytes) -> tuple[Any, Origin | None]:
+        """The line's fields; those before the timestamp, the same in every line of a process, are parsed once."""
+        at = raw.find(b'"timestamp"')
+        head, origin = self._head(raw[:at]) if at > 0 else _NO_HEAD
+        if head is None or origin is None:
+            return _json(raw), None
+        tail = _json(b"{" + raw[at:])
+        return {**head, **tail} if type(tail) is dict else tail, origin
+
+    def _head(self, head: bytes) -> tuple[dict[str, Any] | None, Origin | None]:
+        """The fields of a line's beginning, None where it is not that of an object; its origin if it tells one."""
+        known = self._heads.get(head)
+        if known is None:
+            fields, origin = None, None
+            if head.rstrip().endswith(b","):
+                with suppress(ValueError, RecursionError, _UnfitError):
+                    fields = json.loads(head.rstrip()[:-1] + b"}")
+                    origin = _origin(fields) if "pid" in fields else None
+            known = self._heads[head] = (fields, origin)
+        return known
+
+    def _line(self, record: dict[str, Any], origin: Origin | None, number: int) -> LogLine:
+        phase, stamp = _text(record, "phase"), _text(record, "timestamp") or ""
+        line = LogLine(
+            self._path,
+            number,
+            origin or self._origin_of(record),
+            _count(record, "step"),
+            None if phase is None else self._word(phase),
+            self._requests(record),
+            self._word(stamp),
+        )
+        if record.keys() <= _DOCUMENTED:
+            return line
+        skipped = _text(record, "skipped")
+        extra = {name: record[name] for name in _EXTRA if record.get(name) is not None}
+        return line._replace(
+            dump=_text(record, "dump"),
+            skipped=None if skipped is None else self._word(skipped),
+            invalid=record.get("invalid") is True,
+            weight_version=_count(record, "weight_version"),
+            extra=extra or _NOTHING,
+        )
+
+    def _origin_of(self, record: dict[str, Any]) -> Origin:
+        """The origin of a line; one object for all lines of a process in the documented form."""
+        key = (record.get("pid"), record.get("rank"))
+        if not record.keys() <= _DOCUMENTED or type(key[0]) is not int or type(key[1]) is not int:
+            return _origin(record)
+        if key not in self._origins:
+            self._origins[key] = _origin(record)
+        return self._origins[key]
+
+    def _requests(self, record: dict[str, Any]) -> tuple[Request, ...]:
+        entries = record.get("requests")
+        ids = record.get("request_ids")
+        if entries is None:
+            if not self._training and "requests" not in record:
+                raise _UnfitError("'requests' is missing")
+            if self._training and type(ids) is not list:
+                raise _UnfitError("'request_ids' is no list")
+            count = _count(record, "num_requests") or 0
+            documented = [_request_id(request_id) for request_id in ids or []]
+            return tuple(Request(name) for name in [*documented, *[None] * (count - len(documented))][:_MOST])
+        if type(entries) is not list or not all(type(entry) is dict for entry in entries):
+            raise _UnfitError("'requests' is no list of objects")
+        return tuple(self._request(entry) for entry in entries)
+
+    def _request(self, entry: dict[str, Any]) -> Request:
+        kind = _text(entry, "type")
+        kind = None if kind is None else self._word(kind)
+        if entry.keys() <= _DOCUMENTED_REQUEST:
+            return Request(_request_id(entry.get("request_id")), kind, _count(entry, "tokens"))
+        phase = _text(entry, "phase")
+        versions = entry.get("rollout_weight_versions")
+        if not (type(versions) is list and len(versions) == 2):
+            versions = [None, None]
+        oldest, newest = (value if type(value) is int else None for value in versions)
+        return Request(
+            _request_id(entry.get("request_id")),
+            kind,
+            _count(entry, "tokens"),
+            None if phase is None else self._word(phase),
+            _count(entry, "computed_tokens"),
+            _count(entry, "prompt_length"),
+            _text(entry, "prompt_hash"),
+            _count(entry, "response_length"),
+            entry.get("resumed") is True,
+            _count(entry, "draft_tokens") or 0,
+            (oldest, newest) if (oldest, newest) != (None, None) else _NO_VERSIONS,
+            _count(entry, "sample_index"),
+        )
+
+    def _word(self, word: str) -> str:
+        return self._words.setdefault(word, word)
+
+
+class _UnfitError(Exception):
+    """A field is not what it should be."""
+
+
+# The published procedures' fields of a line and of a request in it.
+_DISPATCH = frozenset(["phase", "total_num_scheduled_tokens", "requests"])
+_UPDATE = frozenset(["request_ids", "num_requests"])
+_DOCUMENTED = frozenset(["source", "timestamp", "pid", "rank", "step"]) | _DISPATCH | _UPDATE
+_DOCUMENTED_REQUEST = frozenset(["request_id", "type", "tokens"])
+_NO_HEAD: tuple[dict[str, Any] | None, Origin | None] = (None, None)
+_NOTHING: dict[str, Any] = {}
+_NO_VERSIONS = (None, None)
+# A damaged count must not fill the memory.
+_MOST = 1 << 16
+
+
+def _origin(record: dict[str, Any]) -> Origin:
+    parallel = record.get("parallel")
+    return Origin(
+        pid=_count(record, "pid"),
+        rank=_count(record, "rank"),
+        engine=_text(record, "engine"),
+        host=_text(record, "host"),
+        replica=_text(record, "replica"),
+        run_id=_text(record, "run_id"),
+        msprobe=_text(record, "msprobe"),
+        parallel=parallel if type(parallel) is dict else {},
+    )
+
+
+_decode = json.JSONDecoder().raw_decode
+
+
+def _json(raw: bytes) -> Any:
+    """Parse a line; faster than json.loads, which looks for other encodings first.
+
+    Raises:
+        ValueError: it is no JSON, or no UTF-8.
+    """
+    text = raw.decode().strip()
+    value, end = _decode(text)
+    if end != len(text):
+        raise ValueError("something follows")
+    return value
+
+
+def _request_id(value: Any) -> str | None:
+    """An id; the documented training logger writes a missing one as the text ``None``."""
+    if type(value) is int:
+        return str(value)
+    return value if type(value) is str and value not in ("", "None", "null") else None
+
+
+def _count(record: dict[str, Any], name: str) -> int | None:
+    value = record.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise _UnfitError(f"{name!r} is no count")
+    return value
+
+
+def _text(record: dict[str, Any], name: str) -> str | None:
+    value = record.get(name)
+    if value is None or type(value) is str:
+        return value
+    raise _UnfitError(f"{name!r} is no text")
