@@ -1,0 +1,84 @@
+"""What has no partner by construction, and what is missing for no such reason."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from .judge import NOT_COMPARED
+from .names import template_of
+from .quantity import HIDDEN, Quantity, Side
+from .record import PairResult
+
+
+def partnerless(name: str, have: Side, lacking: Side) -> str:
+    """Why a module that only one side has is not expected on the other; empty where it is.
+
+    Args:
+        name: its canonical path.
+        have: the side that has it.
+        lacking: the side that has not.
+    """
+    module = have.modules[name]
+    if module.rule is not None and module.rule.uncounted:
+        return module.rule.uncounted
+    template = template_of(name)
+    for rule in _absorbing(lacking):
+        if any(fnmatchcase(template, pattern) for pattern in rule[1]):
+            return f"the {lacking.label} side has it inside {rule[0]}"
+    return ""
+
+
+def holes(result: PairResult, inference: Side, training: Side) -> list[str]:
+    """Rows that a side lacks in some layers, though it has them in others and the other side has them here.
+
+    A missing entry, an unreadable number: damage looks like this, and what is missing may be what differs. Coverage
+    alone would let a single module pass.
+    """
+    found = []
+    for own, other in ((inference, training), (training, inference)):
+        have: dict[tuple[str, str], int] = {}
+        for name, module in own.modules.items():
+            for kind, row in module.rows.items():
+                if not row.gap and not kind.startswith(HIDDEN):
+                    key = (template_of(name), kind)
+                    have[key] = have.get(key, 0) + 1
+        for entry in result.modules:
+            theirs = other.modules.get(entry.module)
+            if theirs is None or not entry.counted or entry.module in own.excused:
+                continue
+            mine = own.modules.get(entry.module)
+            for kind, row in theirs.rows.items():
+                if row.gap or kind.startswith(HIDDEN) or kind == "v" or _usable(mine.rows.get(kind) if mine else None):
+                    continue
+                if have.get((template_of(entry.module), kind)):
+                    found.append(f"the {own.label} side lacks {entry.module} {kind}, which its other layers have")
+        found += [
+            f"the {own.label} side lacks {name} {kind}"
+            for name, kind in (("embed", "output"), ("final_norm", "output"))
+            if _has(other, name, kind) and not _has(own, name, kind)
+        ]
+    uncompared = [
+        f"{entry.module} {row.kind} was not compared: {row.reason}"
+        for entry in result.modules
+        for row in entry.rows
+        if row.word == NOT_COMPARED and entry.counted and not (row.inference and row.inference.gap) and not (row.training and row.training.gap)
+        and entry.module != "lm_head"
+    ]
+    return found + uncompared
+
+
+def _usable(row: Quantity | None) -> bool:
+    return row is not None and not row.gap
+
+
+def _has(side: Side, name: str, kind: str) -> bool:
+    module = side.modules.get(name)
+    return module is not None and _usable(module.rows.get(kind))
+
+
+def _absorbing(side: Side) -> list[tuple[str, tuple[str, ...]]]:
+    seen: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for module in side.modules.values():
+        if module.rule is not None and module.rule.absorbs:
+            seen.setdefault(module.rule.target, (module.rule.target, module.rule.absorbs))
+    return list(seen.values())

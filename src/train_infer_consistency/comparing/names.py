@@ -1,0 +1,64 @@
+"""Canonical module paths: their order in a forward pass, their layer, and their depth for the bounds.
+
+``embed``, ``layers.3.input_norm``, ``layers.3.attn.qkv``, ``layers.3.mlp.down``, ``final_norm``, ``lm_head``.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+# What runs in a layer, in the order of a forward pass; a container comes after what it contains.
+LAYER_ORDER = [
+    "input_norm",
+    "attn.qkv", "attn.qkv_a", "attn.q_a_norm", "attn.q_b", "attn.kv_a_norm", "attn.kv_b",
+    "attn.q_norm", "attn.k_norm", "attn.rope", "attn.core", "attn.o", "attn",
+    "post_attn_norm",
+    "mlp.router", "mlp.experts.#.gate_up", "mlp.experts.#.down", "mlp.experts.#", "mlp.experts",
+    "mlp.shared_expert_gate", "mlp.shared_expert.gate_up", "mlp.shared_expert.down", "mlp.shared_expert",
+    "mlp.gate_up", "mlp.down", "mlp",
+    "",
+]  # fmt: skip
+_ORDER = {name: index for index, name in enumerate(LAYER_ORDER)}
+_ENDS = {"embed": 0, "final_norm": 2, "lm_head": 3}
+# Within a module: parameters are judged apart, then what goes in, then what comes out.
+_KINDS = {"weight": 0, "bias": 1, "input": 2, "q": 3, "k": 4, "v": 5, "output": 9}
+
+
+@lru_cache(maxsize=200_000)
+def sort_key(module: str) -> tuple[int, int, int, tuple[int, ...], str]:
+    """Where a module stands in a forward pass, whatever the order of the files and entries was."""
+    layer = layer_of(module)
+    if layer is None:
+        return (_ENDS.get(module, 4), 0, 0, (), module)
+    rest = module.partition(".")[2].partition(".")[2]
+    template = re.sub(r"\b\d+\b", "#", rest)
+    numbers = tuple(int(number) for number in re.findall(r"\b\d+\b", rest))
+    # An unknown module stands before its layer's own output: it is a part of the layer.
+    return (1, layer, _ORDER.get(template, len(_ORDER) - 2), numbers, rest)
+
+
+def kind_key(kind: str) -> tuple[int, str]:
+    """Where a row stands in its module."""
+    return (_KINDS.get(kind, 6), kind)
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of a canonical path; None outside the layers."""
+    if not module.startswith("layers."):
+        return None
+    number = module[7:].partition(".")[0]
+    return int(number) if number.isdecimal() else None
+
+
+def template_of(module: str) -> str:
+    """The path with ``#`` for its numbers."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "#", module)
+
+
+def depth_of(module: str, layers: int) -> int:
+    """How many layers of rounding lie behind a module: 0 at the embedding, ``layers`` + 1 after the last layer."""
+    layer = layer_of(module)
+    if layer is not None:
+        return layer + 1
+    return 0 if module == "embed" else layers + 1
