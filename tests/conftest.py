@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def source() -> Callable[[str], Path]:
         return Path(given).expanduser()
 
     return get
+
+
+@pytest.fixture(scope="session")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real msprobe dumps, unpacked once a run: ``lookalike``, ``loop`` and ``megatron`` (tests/data/README.md)."""
+    folder = tmp_path_factory.mktemp("dumps")
+    with tarfile.open(ROOT / "tests" / "data" / "dumps.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "dumps"
 
 
 @pytest.fixture(scope="session")
