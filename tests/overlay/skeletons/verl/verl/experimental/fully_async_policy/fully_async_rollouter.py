@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from verl.workers.rollout.llm_server import LLMServerClient, TokenOutput
+from verl.workers.rollout.llm_server import LLMServerClient, TokenOutput, finish
 
 
 class FullyAsyncLLMServerClient(LLMServerClient):  # type: ignore[misc]  # verl is not installed where this is typed
@@ -24,5 +22,5 @@ def make() -> FullyAsyncLLMServerClient:
 
 
 def run(made: FullyAsyncLLMServerClient) -> object:
-    output = asyncio.run(made.generate([1, 2, 3]))
+    output = finish(made.generate([1, 2, 3]))
     return [output.token_ids, output.stop_reason, output.extra_fields]
