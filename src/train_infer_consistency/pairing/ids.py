@@ -1,0 +1,30 @@
+"""Request ids: what an engine appended to the id that the training side knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+
+# vLLM >= 0.14 appends 8 random hex digits (InputProcessor.assign_request_id), its chat API puts a word in front.
+_SUFFIX = re.compile(r"-[0-9a-f]{8}")
+_PREFIXES = ("chatcmpl-", "cmpl-")
+
+
+def base_id(request_id: str, known: Container[str]) -> str | None:
+    """The known id that an engine's id stands for: itself, or what is left without suffix or prefix; else None.
+
+    An id may well end in a hyphen and eight hex digits of its own: only a known rest makes them a suffix.
+
+    Args:
+        request_id: the inference side's.
+        known: the training side's ids.
+    """
+    if request_id in known:
+        return request_id
+    words = [request_id] + [request_id[len(prefix) :] for prefix in _PREFIXES if request_id.startswith(prefix)]
+    for word in words:
+        if word in known:
+            return word
+        if len(word) > 9 and _SUFFIX.fullmatch(word, len(word) - 9) and word[:-9] in known:
+            return word[:-9]
+    return None
