@@ -30,6 +30,7 @@ from train_infer_consistency.wheels.stacks import (
 from .small import CORE, FILES, Small, make_checkout, make_wheel, members_of, small
 
 WOVEN = "demo_pkg-1.0+consistency.7-py3-none-any.whl"
+OWN = ("own-0-py3-none-any.whl", "requirements-overlay.txt")
 HERE = Target("x86_64", None)
 
 
@@ -62,13 +63,15 @@ def test_stack_is_built_with_its_digests_and_requirements(tmp_path: Path) -> Non
     dest = tmp_path / "dist" / "wheels"
     outcome = run(small(tmp_path), dest, "released")
     assert outcome.status == 0
-    assert files(dest) == {WOVEN, "own-0-py3-none-any.whl", "requirements-released.txt", "SHA256SUMS"}
+    assert files(dest) == {WOVEN, *OWN, "requirements-released.txt", "SHA256SUMS"}
     assert [(built.upstream, built.origin) for built in outcome.built] == [
         ("demo", "registry"),
         ("train-infer-consistency", "this distribution"),
     ]
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=dest, check=True)
-    assert len((dest / "SHA256SUMS").read_text().splitlines()) == 3
+    assert len((dest / "SHA256SUMS").read_text().splitlines()) == 4
+    alone = (dest / "requirements-overlay.txt").read_text()
+    assert [line.split("==")[0] for line in alone.splitlines() if "--hash" in line] == ["own"]
     text = (dest / "requirements-released.txt").read_text()
     assert "\n--no-index\n--find-links .\n" in text
     assert f"demo-pkg==1.0+consistency.7 --hash=sha256:{file_digest(dest / WOVEN)}\n" in text
@@ -120,14 +123,14 @@ def test_source_that_cannot_be_had_does_not_stop_the_others(tmp_path: Path) -> N
     ]
     assert "SOURCE_demo=PATH" in str(outcome.missing[0].error)
     assert list(outcome.requirements) == ["released"]
-    assert files(dest) == {WOVEN, "own-0-py3-none-any.whl", "requirements-released.txt", "SHA256SUMS"}
+    assert files(dest) == {WOVEN, *OWN, "requirements-released.txt", "SHA256SUMS"}
 
 
 def test_artifact_that_cannot_be_had(tmp_path: Path) -> None:
     outcome = run(small(tmp_path), tmp_path / "dist", "released", given=False)
     assert outcome.status == 3
     assert "or give the file by --artifact or as " in str(outcome.missing[0].error)
-    assert files(tmp_path / "dist") == {"own-0-py3-none-any.whl", "SHA256SUMS"}
+    assert files(tmp_path / "dist") == {*OWN, "SHA256SUMS"}
 
 
 def test_artifact_of_another_content(tmp_path: Path) -> None:
@@ -240,7 +243,7 @@ def test_killed_half_way_the_next_run_clears_up(tmp_path: Path) -> None:
     assert WOVEN not in files(dest)
     assert f".{WOVEN}.x.part" in files(dest)
     run(case, dest, "released")
-    assert files(dest) == {WOVEN, "own-0-py3-none-any.whl", "requirements-released.txt", "SHA256SUMS"}
+    assert files(dest) == {WOVEN, *OWN, "requirements-released.txt", "SHA256SUMS"}
 
 
 def test_destination_that_is_a_file(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from .record import canonical
 from .repack import BuiltWheel
 
 SUMS = "SHA256SUMS"
+#: The requirements file with this distribution's own wheel alone, for ``consistency overlay apply`` in place.
+ALONE = "overlay"
 
 
 def requirements_path(dest: Path, stack: str) -> Path:

@@ -18,7 +18,7 @@ from ..overlay.inspect import UpstreamWeave
 from ..overlay.lock import Artifact, Lock, Pin, Stack
 from ..overlay.locking import refuse_contradictions
 from ..overlay.model import Upstream
-from .folder import alone, clear, requirements_path, write_requirements, write_sums
+from .folder import ALONE, alone, clear, requirements_path, write_requirements, write_sums
 from .own import NAME, build_own
 from .record import WheelName, WheelReader
 from .registry import MACHINES, OLDEST
@@ -176,12 +176,14 @@ class Factory:
         plans = [(stack, list(self._plan(stack))) for stack in stacks]
         self._check_given([artifact for _, plan in plans for *_, artifact in plan if artifact])
         with alone(self._dest):
-            clear(self._dest, [stack.name for stack in stacks])
+            clear(self._dest, [ALONE, *(stack.name for stack in stacks)])
             outcome = Outcome()
             own = self._own(outcome)
             for stack, plan in plans:
                 self._run_stack(stack, plan, own, outcome)
             outcome.built = [*self._done.values(), *([own] if own else [])]
+            if own:
+                write_requirements(requirements_path(self._dest, ALONE), ALONE, [own.wheel])
             write_sums(self._dest)
         return outcome
 
