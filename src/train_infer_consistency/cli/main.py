@@ -31,16 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
     try:
-        return _run(arguments)
+        status = _run(arguments)
+        sys.stdout.flush()  # a full disk or a closed pipe is met here, and not when the interpreter ends
+        return status
     except ConsistencyError as error:
         return _fail(str(error), error.status, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted; nothing half-written was left", 4, as_json)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter's own flush is quiet
+        _give_up_stdout()
         return 0
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}; mend that and run it again", 4, as_json)
@@ -68,15 +68,28 @@ def _run(arguments: list[str]) -> int:
             module = importlib.import_module(f".{name}", __package__)
             module.add_arguments(verb)
             verb.set_defaults(run=module.run)
-    options = parser.parse_args(arguments)
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as stop:  # --help, --version and a wrong command line
+        return stop.code if isinstance(stop.code, int) else 2
     return int(options.run(options))
 
 
 def _fail(message: str, status: int, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"error": message, "status": status}, ensure_ascii=False))
+    message = " ".join(message.splitlines())
+    try:
+        if as_json:
+            print(json.dumps({"error": message, "status": status}, ensure_ascii=False))
+        sys.stdout.flush()
+    except OSError:  # standard output is what failed
+        _give_up_stdout()
     print(f"consistency: {message}", file=sys.stderr)
     return status
+
+
+def _give_up_stdout() -> None:
+    """Send the rest of standard output nowhere, so that the interpreter's own flush at its end is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

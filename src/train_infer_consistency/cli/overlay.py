@@ -123,7 +123,12 @@ def _trees(options: argparse.Namespace) -> list[tuple[Upstream, Tree]]:
     if sources and not named:
         return trees
     every, where = _upstreams(None), environment(None)
-    places = {name: locate_one(every, where, name) for name in named} if named else locate_all(every, where)
+    places = {} if named else locate_all(every, where)
+    for name in named:
+        try:
+            places[name] = locate_one(every, where, name)
+        except EvidenceError as error:
+            raise EvidenceError(error.what, f"give --source {name}=PATH, or install it") from None
     trees += [(every[name], DirectoryTree(place.root, every[name].package)) for name, place in places.items()]
     if not trees:
         raise EvidenceError("none of the upstream packages is installed here", "give --source NAME=PATH")
