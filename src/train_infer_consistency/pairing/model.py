@@ -229,3 +229,18 @@ def process_name(log: Path | None, host: str | None, pid: int | None, rank: int 
     """How a process is named to a person: host where known, else the log's folder; process id; rank."""
     who = f"{host}/{pid}" if host is not None else str(pid) if pid is not None else log.parent.name if log else "?"
     return who if rank is None else f"{who} rank{rank}"
+
+
+def notes(inference: Side, training: Side) -> tuple[str, ...]:
+    """What a reader of a pair's result should know."""
+    made = []
+    ours, theirs = inference.tokens.count, training.tokens.count
+    if ours is not None and theirs is not None and ours != theirs:
+        made.append(f"{ours} tokens on the inference side, {theirs} on the training side: a response, or padding")
+    request = training.request
+    lines = [part.line for part in training.parts if part.line is not None]
+    if request is not None and request.response_length and not any(line.extra.get("prompt_only") for line in lines):
+        made.append(f"the training side's forward has {request.response_length} tokens of the response too")
+    if lines and len(lines[0].requests) > 1:
+        made.append(f"the training side computed this prompt {len(lines[0].requests)} times in one step")
+    return tuple(made)
