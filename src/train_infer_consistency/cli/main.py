@@ -20,6 +20,7 @@ VERBS = {
     "wheels": "build a stack's wheels with the edits in them",
     "lock": "check or write VERSIONS.lock",
     "doctor": "look at this environment: what is woven, by what, and what contradicts",
+    "pairs": "which inference step and which training step of a run are the same forward, and why others are not",
 }
 STATUSES = """\
 exit status: 0 done, 1 a difference or a drifted edit was found, 2 wrong command line,

@@ -76,7 +76,7 @@ class EntryReader:
         faults, self._faults = self._faults, []
         self.problems += [f"{_shown(name)}: {fault}" for fault in faults]
         key = _split(name)
-        if key is None or type(value) is not dict:
+        if key is None or type(value) is not dict or not name.isprintable():
             self.problems.append(f"{_shown(name)}: no module or API entry as msprobe writes it")
             return None
         module, list_index, cls, call, direction, kind = key
@@ -245,4 +245,5 @@ def _is_index(word: str) -> bool:
 
 
 def _shown(name: str) -> str:
+    name = name if name.isprintable() else ascii(name)
     return name if len(name) <= 120 else f"{name[:100]}..."

@@ -276,7 +276,11 @@ def _request_id(value: Any) -> str | None:
     """An id; the documented training logger writes a missing one as the text ``None``."""
     if type(value) is int:
         return str(value)
-    return value if type(value) is str and value not in ("", "None", "null") else None
+    if type(value) is not str or value in ("", "None", "null"):
+        return None
+    if not value.isprintable():
+        raise _UnfitError("a request id is no text")
+    return value
 
 
 def _count(record: dict[str, Any], name: str) -> int | None:
@@ -290,6 +294,6 @@ def _count(record: dict[str, Any], name: str) -> int | None:
 
 def _text(record: dict[str, Any], name: str) -> str | None:
     value = record.get(name)
-    if value is None or type(value) is str:
+    if value is None or (type(value) is str and value.isprintable()):
         return value
     raise _UnfitError(f"{name!r} is no text")

@@ -123,7 +123,7 @@ class _Stream:
                 return True
             value = self._value()
             if name in seen:
-                self._entries.problems.append(f"{name[:120]}: is there twice")
+                self._entries.problems.append(f"{name[:120]!a}: is there twice")
                 continue
             call = self._entries.decoded(name, value, len(seen))
             seen.add(name)
