@@ -216,8 +216,10 @@ def seed_all_of(torch: Torch) -> Any:
 class Tensor:
     """A dense integer tensor as nested lists: as much of torch.Tensor as capture uses."""
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Any], is_view: bool = False) -> None:
         self.values = values
+        #: Whether it shares memory with another tensor, as every slice of a torch tensor does.
+        self.is_view = is_view
 
     is_nested = False
 
@@ -239,12 +241,12 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         if isinstance(key, slice):
-            return Tensor(self.values[key])
+            return Tensor(self.values[key], is_view=True)
         first, last = key
         if first is Ellipsis:
-            return Tensor([_cut_last(row, last) for row in self.values])
+            return Tensor([_cut_last(row, last) for row in self.values], is_view=True)
         assert first == slice(None)
-        return Tensor([row[last] for row in self.values])
+        return Tensor([row[last] for row in self.values], is_view=True)
 
 
 def _cut_last(row: list[Any], last: slice) -> list[Any]:

@@ -99,6 +99,14 @@ def test_behind_the_step_filter_no_step_is_claimed(process: Process) -> None:
     assert process.service.current_iter == 2
 
 
+def test_no_step_is_claimed_once_msprobe_has_ended(process: Process) -> None:
+    """It also ends without a filter, when its data processor says that it has enough."""
+    session = opened(process)
+    process.service.should_stop_service = True
+    forward(session, process, "a")
+    assert [(line["step"], line["skipped"]) for line in lines(process)] == [(None, "step-filter")]
+
+
 @settings(max_examples=40)
 @given(st.sets(st.integers(0, 6), min_size=1), st.lists(st.booleans(), max_size=9))
 def test_a_line_claims_a_step_exactly_if_its_dump_is_there(

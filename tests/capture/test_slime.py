@@ -94,6 +94,7 @@ class Slime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = ["train_wait"]
+        self.events: list[str] = []
         self.saved: list[tuple[int, dict[str, Any]]] = []
         timer: Any = types.ModuleType("slime.utils.timer")
         timer.timer, timer.inverse_timer = self.timer, self.inverse_timer
@@ -110,18 +111,22 @@ class Slime:
     def timer(self, name: str) -> Iterator[None]:
         assert name not in self.running
         self.running.append(name)
+        self.events.append(f"{name} starts")
         try:
             yield
         finally:
             self.running.remove(name)
+            self.events.append(f"{name} ends")
 
     @contextmanager
     def inverse_timer(self, name: str) -> Iterator[None]:
         self.running.remove(name)
+        self.events.append(f"{name} ends")
         try:
             yield
         finally:
             self.running.append(name)
+            self.events.append(f"{name} starts")
 
 
 @pytest.fixture
@@ -146,6 +151,7 @@ def test_the_copy_ends_where_each_prompt_ends(samples: list[tuple[int, int]]) ->
     assert copy["total_lengths"] == [p for p, _ in samples]
     assert copy["response_lengths"] == [0] * len(samples)
     assert [mask.tolist() for mask in copy["loss_masks"]] == [[]] * len(samples)
+    assert all(tokens.is_view for tokens in copy["tokens"])
     # And the rollout is as it was.
     fresh = rollout(samples)
     assert data.keys() == fresh.keys()
@@ -218,6 +224,7 @@ def test_the_debug_data_are_saved_whole_and_the_timers_end(process: Process, sli
     Actor(process).train_actor(0, data)
     assert slime.saved == [(0, data)]
     assert slime.running == ["train_wait"]
+    assert slime.events == ["train_wait ends", "train starts", "train ends", "train_wait starts"]
 
 
 def test_the_timers_end_after_a_failure_too(process: Process, slime: Slime) -> None:

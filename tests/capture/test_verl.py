@@ -433,6 +433,8 @@ def test_the_copy_ends_where_the_prompts_end_and_the_batch_stays(width: int, res
     # Nothing that depends on the response goes along, and cutting twice is cutting once.
     assert copy.batch.keys() == {"prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids"}
     assert contents(verl.prompt_only_copy(copy, 7)) == contents(copy)
+    # What the engine does to the copy in place stays in the copy.
+    assert not any(copy.batch[name].is_view or copy.batch[name] is data.batch[name] for name in set(copy.batch.keys()))
 
 
 def test_routed_experts_are_cut_along(process: Process) -> None:

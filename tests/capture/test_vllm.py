@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.capture.conftest import Process
 from train_infer_consistency.capture.log import prompt_hash
+from train_infer_consistency.capture.switches import CaptureError
 from train_infer_consistency.capture.vllm import (
     DispatchLogger,
     Requests,
@@ -418,6 +419,8 @@ def test_dispatch_logger_by_hand(process: Process) -> None:
     logger.log_step(scheduler_output([], [("a", 6, 2)], {"a": 1}), None, step=9)
     logger.close()
     logger.close()
+    with pytest.raises(CaptureError, match="closed"):
+        logger.log_step(prefill("a", 5), None)
     assert (process.root / "42" / "dispatch_log.jsonl").is_file()
     first, second, third = process.lines()
     assert (first["source"], first["rank"], first["step"], first["phase"]) == ("dispatch_logger", 1, 0, "prefill")
