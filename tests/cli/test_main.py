@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -36,11 +37,12 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | int], Non
                 raise outcome
             return outcome
 
-        def add_arguments(parser: types.SimpleNamespace) -> None:
+        def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument("--json", action="store_true")
 
-        fake = types.SimpleNamespace(add_arguments=add_arguments, run=run)
-        monkeypatch.setattr("importlib.import_module", lambda name, package: fake)
+        fake = types.ModuleType("doctor")
+        vars(fake).update(add_arguments=add_arguments, run=run)
+        monkeypatch.setitem(sys.modules, "train_infer_consistency.cli.doctor", fake)
 
     return end
 

@@ -49,7 +49,7 @@ def contradicts(requirements: Sequence[str]) -> bool | None:
     for named in (item.version for specifier in specifiers for item in specifier):
         plain = named.removesuffix(".*")
         public, final = plain.split("+")[0], re.split("[^0-9.]", plain)[0].rstrip(".")
-        candidates += [plain, public, f"{public}.post1", final, f"{final}.1", f"{final}.0.0.0.1", f"{final}.0.0.0.2"]
+        candidates += [plain, public, f"{public}.post1", final, f"{final}.1", f"{final}.0.0.0.1"]
     for candidate in candidates:
         try:
             version = Version(candidate)
