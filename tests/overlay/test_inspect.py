@@ -427,3 +427,14 @@ def test_every_skeleton_is_left_alone_the_second_time(name: str) -> None:
     bare = {path: ast.unparse(ast.parse(data)).encode() for path, data in tree.items()}
     lost = inspect_upstream(upstream, MappingTree("tree", bare), lock, allow_unknown_base=True)
     assert {problem.path for problem in lost.problems} >= {item.path for item in weave.files if item.before is not None}
+
+
+@pytest.mark.parametrize("path", ["pkg/run.py", "pkg/laid.py"])
+def test_lock_with_another_woven_digest_is_said(path: str) -> None:
+    """A lock that does not belong to these overlays must not let a file through as known."""
+    pin = LOCK.upstreams["up"]["1.0"]
+    files = {**pin.files, path: replace(pin.files[path], after="0" * 64)}
+    lock = replace(LOCK, upstreams={"up": {**LOCK.upstreams["up"], "1.0": replace(pin, files=files)}})
+    (problem,) = look(ONE, lock=lock).problems
+    assert problem.path == path
+    assert "VERSIONS.lock has" in problem.reason

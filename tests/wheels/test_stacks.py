@@ -183,7 +183,7 @@ def test_lock_that_says_other_woven_bytes(tmp_path: Path) -> None:
     pins["1.0"] = replace(pins["1.0"], files=locked)
     lock = replace(case.lock, upstreams={"demo": pins})
     run(case, tmp_path / "dist", "released")
-    with pytest.raises(FoundError, match=r"demo 1.0 is woven to other bytes than VERSIONS.lock has"):
+    with pytest.raises(FoundError, match=r"demo/core.py: it is woven to other bytes than VERSIONS.lock has"):
         run(replace(case, lock=lock), tmp_path / "dist", "released")
     assert files(tmp_path / "dist") == {WOVEN, "own-0-py3-none-any.whl"}, "digests of an unfinished run were left"
 

@@ -173,6 +173,9 @@ def _weave_file(
     ids = tuple(edit.id for edit in edits)
     if file.lays:
         after = edits[0].lines.encode()
+        if known and known.after != sha256(after):
+            reason = "the file to lay is another than VERSIONS.lock has"
+            return [Problem(file.path, ids[0], reason, "overlays and lock disagree: run 'consistency lock check'")]
         if source is not None and source != after:
             reason = "the upstream has this file, and it is not the one that this version lays"
             return [Problem(file.path, ids[0], reason, "laid by another version, or changed since")]
@@ -190,6 +193,9 @@ def _weave_file(
     result = weave(file.path, source, edits, pin, lock.revision, known.after if known else None)
     if result.after is None:
         return list(result.problems)
+    if known and known.before == sha256(source) and known.after != sha256(result.after):
+        reason = "it is woven to other bytes than VERSIONS.lock has"
+        return [Problem(file.path, None, reason, "overlays and lock disagree: run 'consistency lock check'")]
     edited = tuple(dict.fromkeys(edit.scope or MODULE for edit in edits))
     return FileWeave(file.path, source, result.after, ids, result.lines, edited, base)
 

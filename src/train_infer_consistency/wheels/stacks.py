@@ -259,7 +259,7 @@ def _confirmed(weave: UpstreamWeave, source: Source) -> UpstreamWeave:
     Two pins whose edited files are alike cannot be told apart by them; what they are woven to decides.
 
     Raises:
-        FoundError: the wheel is another pin's, or was woven to other bytes than the lock has.
+        FoundError: the wheel is another pin's.
     """
     pin = source.pin
     if {file.path: file.after_sha256 for file in weave.files} == {path: file.after for path, file in pin.files.items()}:
@@ -268,11 +268,6 @@ def _confirmed(weave: UpstreamWeave, source: Source) -> UpstreamWeave:
         raise FoundError(
             f"{source.wheel.name}: its files are {weave.upstream.name} {weave.pin}, not {pin.version}",
             "see 'consistency lock check'",
-        )
-    if weave.base == "known":
-        raise FoundError(
-            f"{weave.upstream.name} {pin.version} is woven to other bytes than VERSIONS.lock has",
-            "overlays and lock disagree: run 'consistency lock check'",
         )
     return weave
 
