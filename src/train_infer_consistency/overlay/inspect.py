@@ -172,14 +172,7 @@ def _weave_file(
     known = locked.files.get(file.path) if locked else None
     ids = tuple(edit.id for edit in edits)
     if file.lays:
-        after = edits[0].lines.encode()
-        if known and known.after != sha256(after):
-            reason = "the file to lay is another than VERSIONS.lock has"
-            return [Problem(file.path, ids[0], reason, "overlays and lock disagree: run 'consistency lock check'")]
-        if source is not None and source != after:
-            reason = "the upstream has this file, and it is not the one that this version lays"
-            return [Problem(file.path, ids[0], reason, "laid by another version, or changed since")]
-        return FileWeave(file.path, None, after, ids, {}, (), "known", already=source is not None)
+        return _lay_file(file, source, known)
     if source is None:
         return [Problem(file.path, None, "the tree does not have this file")]
     notice = read_notice(source)
@@ -198,6 +191,18 @@ def _weave_file(
         return [Problem(file.path, None, reason, "overlays and lock disagree: run 'consistency lock check'")]
     edited = tuple(dict.fromkeys(edit.scope or MODULE for edit in edits))
     return FileWeave(file.path, source, result.after, ids, result.lines, edited, base)
+
+
+def _lay_file(file: FileOverlay, source: bytes | None, known: FilePin | None) -> FileWeave | list[Problem]:
+    edit = file.edits[0]
+    after = edit.lines.encode()
+    if known and known.after != sha256(after):
+        reason = "the file to lay is another than VERSIONS.lock has"
+        return [Problem(file.path, edit.id, reason, "overlays and lock disagree: run 'consistency lock check'")]
+    if source is not None and source != after:
+        reason = "the upstream has this file, and it is not the one that this version lays"
+        return [Problem(file.path, edit.id, reason, "laid by another version, or changed since")]
+    return FileWeave(file.path, None, after, (edit.id,), {}, (), "known", already=source is not None)
 
 
 def _unknown(file: FileOverlay, edits: tuple[Edit, ...], source: bytes | None, pin: str) -> Problem:
