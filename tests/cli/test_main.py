@@ -164,7 +164,8 @@ def test_nothing_of_a_verb_is_imported_before_it_is_run(arguments: list[str]) ->
     assert run.stderr.splitlines()[-1].split() == wanted
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
+# A short output is only written when everything else is done.
+@pytest.mark.parametrize("more", [[], ["--json"], ["--upstream", "mindstudio-probe"]])
 def test_closed_pipe_is_quiet(more: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -175,7 +176,8 @@ def test_closed_pipe_is_quiet(more: list[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-@pytest.mark.parametrize("more", [[], ["--json"]])
+# A short output is only written when everything else is done.
+@pytest.mark.parametrize("more", [[], ["--json"], ["--upstream", "mindstudio-probe"]])
 def test_full_disk_is_one_line(more: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         command = [*PROGRAM, "overlay", "list", *more]

@@ -160,6 +160,9 @@ def test_shipped_pins_win_over_tested_only_ones() -> None:
     tested = replace(UPSTREAM, pins=(UPSTREAM.pins[0], PinSource("9", registry="pkg-dist==9", tested_only=True)))
     lock = replace(LOCK, upstreams={"up": {"1.0": LOCK.pin("up", "1.0"), "9": LOCK.pin("up", "1.0")}})
     assert inspect_upstream(tested, MappingTree("t", ONE), lock).pin == "1.0"
+    # Among equals the later one.
+    equal = replace(tested, pins=(UPSTREAM.pins[0], PinSource("9", registry="pkg-dist==9")))
+    assert inspect_upstream(equal, MappingTree("t", ONE), lock).pin == "9"
 
 
 def test_missing_file_is_a_problem_and_an_empty_tree_is_no_evidence() -> None:
