@@ -1,4 +1,4 @@
-"""Two sides into a verdict: identity of the tokens, then positions and parameters, then the first module that differs."""
+"""Two sides into a verdict: identity of the tokens, positions and parameters, then the first module that differs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..dumps.reader import paused_collector
 from ..errors import EvidenceError
 from .coverage import holes, partnerless
 from .dialect import Dialect
 from .identity import identify, other_tokens, positions_differ
-from .judge import DIFFERS, NOT_COMPARED, Bounds
-from .names import kind_key, sort_key
+from .judge import DIFFERS, EQUAL, NOT_COMPARED, Bounds
+from .names import in_order, sort_key
 from .quantity import HIDDEN, Module, Side
-from .record import CONSISTENT, DIFFERENT, INSUFFICIENT, Comparison, Difference, ModuleResult, PairResult, RowResult, worst_word
+from .record import (
+    CONSISTENT,
+    DIFFERENT,
+    INSUFFICIENT,
+    Comparison,
+    Difference,
+    ModuleResult,
+    PairResult,
+    RowResult,
+    worst_word,
+)
 from .row import LAST_ROW, Context, compare_row
 from .rows import Shard
 from .side import build_side
@@ -56,12 +67,13 @@ def compare_shards(
         request_id: what paired them, for the report.
         joined_by: how they were paired: ``request id``, ``prompt hash``; empty where a person named two folders.
     """
-    try:
-        one = build_side("inference", inference, options.dialects)
-        two = build_side("training", training, options.dialects)
-    except EvidenceError as error:
-        return PairResult(request_id, INSUFFICIENT, str(error))
-    return compare_sides(one, two, options, request_id=request_id, joined_by=joined_by)
+    with paused_collector():
+        try:
+            one = build_side("inference", inference, options.dialects)
+            two = build_side("training", training, options.dialects)
+        except EvidenceError as error:
+            return PairResult(request_id, INSUFFICIENT, str(error))
+        return compare_sides(one, two, options, request_id=request_id, joined_by=joined_by)
 
 
 def compare_sides(
@@ -87,7 +99,9 @@ def compare_sides(
     compared = sum(module.word != NOT_COMPARED for module in counted)
     result.coverage = compared / len(counted) if counted else 0.0
     _note_logits(result)
-    tables = [side.modules["embed"].rows.get("output") if "embed" in side.modules else None for side in (inference, training)]
+    tables = [
+        side.modules["embed"].rows.get("output") if "embed" in side.modules else None for side in (inference, training)
+    ]
     if other_tokens(identity, tables[0], tables[1]):
         result.reason = "not comparable: the embedding's outputs are lookups of different tokens (or of another table)"
         result.identity = "different"
@@ -150,9 +164,9 @@ def _layouts(side: Side) -> dict[str, Layout]:
 
 def _compare_modules(context: Context) -> list[ModuleResult]:
     one, two = context.inference.modules, context.training.modules
-    names = sorted(one.keys() | two.keys(), key=sort_key)
     found = []
-    for name in names:
+    for module in sorted({**two, **one}.values(), key=lambda module: sort_key(module.template, module.numbers)):
+        name = module.name
         a, b = one.get(name), two.get(name)
         if a is not None and b is not None:
             found.append(_compare_module(name, a, b, context))
@@ -160,22 +174,26 @@ def _compare_modules(context: Context) -> list[ModuleResult]:
         have, lacking = (context.inference, context.training) if b is None else (context.training, context.inference)
         why = partnerless(name, have, lacking)
         reason = why or f"only the {have.label} side has it"
-        if not why and name in have.unknown:
+        if not why and module.rule is None:
             reason += f" (a name that the dialect {have.dialect.name} does not know)"
         found.append(ModuleResult(name, NOT_COMPARED, reason, counted=not why))
     return found
 
 
 def _compare_module(name: str, one: Module, two: Module, context: Context) -> ModuleResult:
-    kinds = [kind for kind in one.rows if kind in two.rows and not kind.startswith(HIDDEN)]
-    rows = [compare_row(name, kind, one.rows[kind], two.rows[kind], context) for kind in sorted(kinds, key=kind_key)]
+    mine, theirs = one.rows, two.rows
+    kinds = in_order(tuple(kind for kind in mine if kind in theirs and kind[0] not in HIDDEN))
+    rows = [compare_row(name, kind, mine[kind], theirs[kind], context) for kind in kinds]
     word = worst_word(rows)
-    counted = not any(module.rule is not None and module.rule.uncounted for module in (one, two))
-    reason = "" if counted else next(m.rule.uncounted for m in (one, two) if m.rule is not None and m.rule.uncounted)
+    reason = (one.rule.uncounted if one.rule else "") or (two.rule.uncounted if two.rule else "")
+    counted = not reason
+    if word == EQUAL and len(kinds) == len(mine) == len(theirs):
+        return ModuleResult(name, word, reason, counted, rows, whole=True)
     if word == NOT_COMPARED and counted:
         reason = next((row.reason for row in rows if row.reason and row.kind == "output"), "")
         reason = reason or next((row.reason for row in rows if row.reason), "the two sides have no row in common")
-    return ModuleResult(name, word, reason, counted, rows)
+    whole = mine.keys() == theirs.keys() and not any(row.word == NOT_COMPARED for row in rows)
+    return ModuleResult(name, word, reason, counted, rows, whole)
 
 
 def _first_difference(inference: Side, training: Side, result: PairResult) -> Difference | None:
@@ -211,7 +229,9 @@ def _decide(result: PairResult, options: Options, gaps: list[str]) -> None:
         return
     problems = [p for side in (result.inference, result.training) if side is not None for p in side.problems]
     if not any(module.word != NOT_COMPARED for module in result.modules if module.counted):
-        why = next((module.reason for module in result.modules if module.counted and module.rows), "no module in common")
+        why = next(
+            (module.reason for module in result.modules if module.counted and module.rows), "no module in common"
+        )
         result.reason = f"nothing could be compared: {why}"
     elif problems:
         result.reason = problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from .judge import NOT_COMPARED
-from .names import template_of
 from .quantity import HIDDEN, Quantity, Side
 from .record import PairResult
 
@@ -21,7 +20,7 @@ def partnerless(name: str, have: Side, lacking: Side) -> str:
     module = have.modules[name]
     if module.rule is not None and module.rule.uncounted:
         return module.rule.uncounted
-    template = template_of(name)
+    template = module.template
     for rule in _absorbing(lacking):
         if any(fnmatchcase(template, pattern) for pattern in rule[1]):
             return f"the {lacking.label} side has it inside {rule[0]}"
@@ -36,35 +35,44 @@ def holes(result: PairResult, inference: Side, training: Side) -> list[str]:
     """
     found = []
     for own, other in ((inference, training), (training, inference)):
-        have: dict[tuple[str, str], int] = {}
-        for name, module in own.modules.items():
-            for kind, row in module.rows.items():
-                if not row.gap and not kind.startswith(HIDDEN):
-                    key = (template_of(name), kind)
-                    have[key] = have.get(key, 0) + 1
+        lacking = []
         for entry in result.modules:
+            if entry.whole:
+                continue
             theirs = other.modules.get(entry.module)
             if theirs is None or not entry.counted or entry.module in own.excused:
                 continue
             mine = own.modules.get(entry.module)
-            for kind, row in theirs.rows.items():
-                if row.gap or kind.startswith(HIDDEN) or kind == "v" or _usable(mine.rows.get(kind) if mine else None):
-                    continue
-                if have.get((template_of(entry.module), kind)):
-                    found.append(f"the {own.label} side lacks {entry.module} {kind}, which its other layers have")
+            rows = {} if mine is None else mine.rows
+            lacking += [
+                (theirs, kind)
+                for kind, row in theirs.rows.items()
+                if not row.gap and not kind.startswith(HIDDEN) and kind != "v" and not _usable(rows.get(kind))
+            ]
+        if lacking:
+            have = {
+                (module.template, kind)
+                for module in own.modules.values()
+                for kind, row in module.rows.items()
+                if not row.gap
+            }
+            found += [
+                f"the {own.label} side lacks {module.name} {kind}, which its other layers have"
+                for module, kind in lacking
+                if (module.template, kind) in have
+            ]
         found += [
             f"the {own.label} side lacks {name} {kind}"
             for name, kind in (("embed", "output"), ("final_norm", "output"))
             if _has(other, name, kind) and not _has(own, name, kind)
         ]
-    uncompared = [
+    return found + [
         f"{entry.module} {row.kind} was not compared: {row.reason}"
         for entry in result.modules
+        if not entry.whole and entry.counted and entry.module != "lm_head"
         for row in entry.rows
-        if row.word == NOT_COMPARED and entry.counted and not (row.inference and row.inference.gap) and not (row.training and row.training.gap)
-        and entry.module != "lm_head"
+        if row.word == NOT_COMPARED and _usable(row.inference) and _usable(row.training)
     ]
-    return found + uncompared
 
 
 def _usable(row: Quantity | None) -> bool:

@@ -40,13 +40,45 @@ class Rule:
     absorbs: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
-    """Where a module belongs: its rule (None: a name the dialect does not know) and the numbers in its path."""
+class Slot(NamedTuple):
+    """A leaf of a call that a rule names itself.
 
+    Attributes:
+        name: as in the dialect, ``output.1``.
+        where: ``input``, ``output``, ``kwargs`` or ``parameters``.
+        key: the index or name there.
+        module: the canonical path it belongs to, split at the numbers; empty for the rule's own.
+        kind: the row's kind.
+    """
+
+    name: str
+    where: str
+    key: str
+    module: tuple[str, ...]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do with the calls of one template and class.
+
+    Attributes:
+        rule: of the dialect, or one that takes everything for a name it does not know.
+        known: whether the dialect knows the name.
+        template: the canonical path with ``#`` for numbers.
+        pieces: the same, split at the numbers.
+        layered: whether the first number is a layer.
+        take: which leaves count.
+        slots: leaves with a place of their own.
+    """
+
+    rule: Rule
+    known: bool
     template: str
-    rule: Rule | None
-    numbers: tuple[int, ...]
-    parameters_only: bool = False
+    pieces: tuple[str, ...]
+    layered: bool
+    take: str
+    slots: tuple[Slot, ...]
 
 
 @dataclass(frozen=True)
@@ -69,69 +101,85 @@ class Dialect:
     detect_classes: frozenset[str]
     rules: Mapping[str, tuple[Rule, ...]]
     prefixes: tuple[tuple[str, Rule], ...]
-    _places: dict[tuple[str, str], Place | None] = field(default_factory=dict, repr=False, compare=False)
+    _plans: dict[tuple[str, str, bool], Plan | None] = field(default_factory=dict, repr=False, compare=False)
 
-    def place(self, path: str, cls: str, templates: frozenset[str] = frozenset()) -> Place | None:
-        """The place of a module; None for one that is to be ignored.
+    @property
+    def conditional(self) -> bool:
+        """Whether a rule asks what else is in the dump."""
+        return any(rule.beside for rules in self.rules.values() for rule in rules)
+
+    def plan(self, template: str, cls: str, templates: frozenset[str] = frozenset()) -> Plan | None:
+        """What to do with a module; None for one that is to be ignored.
 
         Args:
-            path: the dotted path as dumped.
+            template: its dotted path as dumped, with ``#`` for numbers.
             cls: its class.
-            templates: the paths of the whole dump with ``#`` for numbers, for rules that say ``beside``.
+            templates: the normalised templates of the whole dump, for rules that say ``beside``.
         """
-        key = (path, cls)
-        found = self._places.get(key, self)
-        if found is not self:
-            return found  # type: ignore[return-value]
-        place, ambiguous = self._find(path, cls, templates)
-        if not ambiguous:
-            self._places[key] = place
-        return place
+        key = (template, cls, bool(templates))
+        if key in self._plans:
+            return self._plans[key]
+        plan, lasting = self._plan(template, cls, templates)
+        if lasting:
+            self._plans[key] = plan
+        return plan
 
-    def normalise(self, path: str) -> tuple[str, tuple[int, ...], bool]:
-        """Drop wrappers and root, and take the numbers out: (template, numbers, only parameters count)."""
-        drop = self.drop
-        segments = [segment for segment in path.split(".") if segment not in drop]
+    def normalise(self, template: str) -> tuple[str, bool]:
+        """Drop wrappers and root: (the name that rules know, whether only its parameters count)."""
+        segments = [segment for segment in template.split(".") if segment not in self.drop]
         only = not self.parameters_only.isdisjoint(segments)
         if only:
             segments = [segment for segment in segments if segment not in self.parameters_only]
-        numbers = []
-        for index, segment in enumerate(segments):
-            if segment.isdecimal():
-                numbers.append(int(segment))
-                segments[index] = "#"
-        template = ".".join(segments)
-        if template in self.heads:
-            return self.heads[template], tuple(numbers), only
+        name = ".".join(segments)
+        if name in self.heads:
+            return self.heads[name], only
         for root in self.roots:
-            if template.startswith(root):
-                return template[len(root) :], tuple(numbers), only
-            if template == root[:-1]:
-                return "", tuple(numbers), only
-        return template, tuple(numbers), only
+            if name.startswith(root):
+                return name[len(root) :], only
+            if name == root[:-1]:
+                return "", only
+        return name, only
 
-    def _find(self, path: str, cls: str, templates: frozenset[str]) -> tuple[Place | None, bool]:
+    def _plan(self, template: str, cls: str, templates: frozenset[str]) -> tuple[Plan | None, bool]:
         if cls in self.ignore_classes:
-            return None, False
-        template, numbers, only = self.normalise(path)
-        if self.ignore_segments and not self.ignore_segments.isdisjoint(template.split(".")):
-            return None, False
-        candidates = self.rules.get(template, ())
-        ambiguous = any(rule.beside for rule in candidates)
+            return None, True
+        name, only = self.normalise(template)
+        if not self.ignore_segments.isdisjoint(name.split(".")):
+            return None, True
+        candidates = self.rules.get(name, ())
+        lasting = not any(rule.beside for rule in candidates)
         for rule in candidates:
             if (not rule.beside or rule.beside in templates) and fnmatchcase(cls, rule.cls):
-                return Place(template, rule, numbers, only), ambiguous
+                return self._of(rule, rule.target, name, only), lasting
         for prefix, rule in self.prefixes:
-            if template.startswith(prefix):
-                return Place(template, rule, numbers, only), False
-        return Place(template, None, numbers, only), False
+            if name.startswith(prefix):
+                return self._of(rule, rule.target, name, only), True
+        unknown = name.removeprefix("decoder.") or "model"  # Megatron's layers without their outer name
+        return self._of(None, unknown, name, only), True
+
+    def _of(self, rule: Rule | None, target: str, name: str, only: bool) -> Plan:
+        taken = rule or Rule(target="")
+        slots = []
+        for slot, place in taken.rows.items():
+            where, _, key = slot.partition(".")
+            module, _, kind = place.rpartition(":")
+            slots.append(Slot(slot, where, key, tuple(module.split("#")) if module else (), kind))
+        layered = self.local_layers and "layers.#" in name
+        take = "parameters" if only else taken.take
+        return Plan(taken, rule is not None, target, tuple(target.split("#")), layered, take, tuple(slots))
 
 
-def fill(template: str, numbers: tuple[int, ...]) -> str:
-    """Put numbers into the ``#`` of a template, in order; numbers that it has no place for are left out."""
-    for number in numbers:
-        template = template.replace("#", str(number), 1)
-    return template
+def fill(pieces: tuple[str, ...], numbers: tuple[int, ...]) -> str:
+    """Put numbers between the pieces of a template, in order; numbers that it has no place for are left out."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if len(pieces) == 2:
+        return f"{pieces[0]}{numbers[0]}{pieces[1]}" if numbers else "#".join(pieces)
+    if len(pieces) == 3 and len(numbers) == 2:
+        return f"{pieces[0]}{numbers[0]}{pieces[1]}{numbers[1]}{pieces[2]}"
+    texts = [str(number) for number in numbers[: len(pieces) - 1]]
+    texts += ["#"] * (len(pieces) - 1 - len(texts))
+    return "".join(piece + text for piece, text in zip(pieces, [*texts, ""], strict=True))
 
 
 def load(path: Path) -> Dialect:
@@ -159,17 +207,17 @@ def choose(
     """The dialect that fits a dump's modules best; the user's own win a tie, and an unknown model gets HF's.
 
     Args:
-        modules: (path, class) of the dump's modules; numbers may repeat, each template counts once.
+        modules: (template, class) of the dump's modules.
         own: dialects given by the user.
         known: the others; None: those that are shipped.
     """
-    seen = {(re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "#", path), cls) for path, cls in modules}
+    seen = set(modules)
+    templates, classes = {template for template, _ in seen}, {cls for _, cls in seen}
     best: tuple[float, int] | None = None
     chosen = None
     for order, dialect in enumerate((*own, *(shipped() if known is None else known))):
-        names = {dialect.normalise(path.replace("#", "0"))[0] for path, _ in seen}
-        score = 3 * len(names & dialect.detect_names) + 2 * len({cls for _, cls in seen} & dialect.detect_classes)
-        rank = (score, -order)
+        names = {dialect.normalise(template)[0] for template in templates}
+        rank = (3 * len(names & dialect.detect_names) + 2 * len(classes & dialect.detect_classes), -order)
         if best is None or rank > best:
             best, chosen = rank, dialect
     assert chosen is not None and best is not None
@@ -259,7 +307,11 @@ def _rule(entry: dict[str, Any], where: str) -> Rule:
         uncounted=entry.get("uncounted", ""),
         absorbs=tuple(entry.get("absorbs", [])),
     )
-    for value, allowed, key in ((rule.split, SPLITS, "split"), (rule.order, ORDERS, "order"), (rule.take, TAKES, "take")):
+    for value, allowed, key in (
+        (rule.split, SPLITS, "split"),
+        (rule.order, ORDERS, "order"),
+        (rule.take, TAKES, "take"),
+    ):
         if value not in allowed:
             raise UsageError(f"dialect {where}: [[module]] {name}: {key} = {value!r} means nothing")
     return rule

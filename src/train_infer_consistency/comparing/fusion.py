@@ -8,60 +8,71 @@ statistics, need the orders below.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 PARTS = {"qkv": ("q", "k", "v"), "grouped_qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
 
 class Stats(NamedTuple):
-    """The four statistics of a tensor and its number of elements; None is "not available", NaN is NaN."""
+    """The four statistics of a tensor; None is "not available", NaN is NaN."""
 
     max: float | None
     min: float | None
     mean: float | None
     norm: float | None
-    numel: int
 
 
-def combine(parts: Iterable[Stats]) -> Stats:
-    """The statistics of the tensor that the parts make up together.
+class Figures(Protocol):
+    """Anything with the four statistics: a leaf, or what leaves were put together to."""
+
+    @property
+    def max(self) -> float | None: ...  # noqa: D102
+    @property
+    def min(self) -> float | None: ...  # noqa: D102
+    @property
+    def mean(self) -> float | None: ...  # noqa: D102
+    @property
+    def norm(self) -> float | None: ...  # noqa: D102
+
+
+def combine(parts: Sequence[tuple[Figures, int]]) -> Stats:
+    """The statistics of the tensor that the parts, each with its number of elements, make up together.
 
     A statistic that one part lacks is lacking in the whole; a NaN in a part is one in the whole.
     """
-    parts = list(parts)
-    numel = sum(part.numel for part in parts)
-    return Stats(
-        _extreme([part.max for part in parts], max),
-        _extreme([part.min for part in parts], min),
-        _mean(parts, numel),
-        _norm([part.norm for part in parts]),
-        numel,
-    )
+    high, low, total, squares, numel = -math.inf, math.inf, 0.0, 0.0, 0
+    for part, size in parts:
+        top, bottom, mean, norm = part.max, part.min, part.mean, part.norm
+        if top is None or bottom is None or mean is None or norm is None:
+            return _combine_carefully(parts)
+        high = max(high, top)
+        low = min(low, bottom)
+        total += mean * size
+        squares += norm * norm
+        numel += size
+    whole = Stats(high, low, total / numel if numel else None, math.sqrt(squares))
+    return whole if math.isfinite(high - low + total + squares) else _combine_carefully(parts)
 
 
-def _extreme(values: Sequence[float | None], choose: Any) -> float | None:
+def _combine_carefully(parts: Sequence[tuple[Figures, int]]) -> Stats:
+    """The same where something is missing or not finite."""
+    numel = sum(size for _, size in parts)
+    high = _known([part.max for part, _ in parts], max)
+    low = _known([part.min for part, _ in parts], min)
+    means = [None if part.mean is None else part.mean * size for part, size in parts]
+    total = _known(means, math.fsum)
+    norm = _known([part.norm for part, _ in parts], lambda values: math.hypot(*values))
+    return Stats(high, low, None if total is None or not numel else total / numel, norm)
+
+
+def _known(values: Sequence[float | None], put_together: Callable[[list[float]], float]) -> float | None:
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    return math.nan if any(map(math.isnan, known)) else float(choose(known))
-
-
-def _mean(parts: Sequence[Stats], numel: int) -> float | None:
-    if not numel or any(part.mean is None for part in parts):
-        return None
-    return math.fsum(part.mean * part.numel for part in parts if part.mean is not None) / numel if _finite(parts) else math.nan
-
-
-def _finite(parts: Sequence[Stats]) -> bool:
-    return all(part.mean is not None and math.isfinite(part.mean) for part in parts)
-
-
-def _norm(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return math.nan if any(map(math.isnan, known)) else math.hypot(*known)
+    if any(map(math.isnan, known)) or (math.inf in known and -math.inf in known and put_together is math.fsum):
+        return math.nan
+    return put_together(known)
 
 
 def split_order(array: Any, order: str, sizes: Sequence[int], head: int, axis: int) -> list[Any]:
@@ -98,9 +109,9 @@ def concatenate(arrays: Sequence[Any], axis: int) -> Any:
     """Join numpy arrays; one array is returned as it is."""
     if len(arrays) == 1:
         return arrays[0]
-    import numpy
+    import numpy as np
 
-    return numpy.concatenate(arrays, axis=axis)
+    return np.concatenate(arrays, axis=axis)
 
 
 def _slice(array: Any, low: int, high: int, axis: int) -> Any:

@@ -9,7 +9,7 @@ from ..errors import EvidenceError
 from .judge import Errors, errors_of
 from .quantity import Quantity, Side
 from .row import Window
-from .tensors import elements, find_window, Layout
+from .tensors import Layout, elements, find_window
 
 # Statistics of one lookup table over other tokens are off by any factor; over scaled values all by the same one.
 _SAME_FACTOR = 0.02
@@ -48,16 +48,16 @@ def identify(inference: Side, training: Side, joined_by: str) -> Identity:
         return Identity(f"unknown: the {lacking.label} side has no embedding input")
     if one.has_elements and two.has_elements:
         return _by_elements(inference, training, one, two)
-    if one.stats.numel != two.stats.numel:
+    if one.numel != two.numel:
         return Identity("", _count_words(inference, training))
     if one.crc and two.crc and one.dtype == two.dtype:
         if one.crc != two.crc:
             return Identity("", "different tokens: the CRCs of the token ids differ")
-        return Identity(f"{one.stats.numel} tokens, equal CRC", proven=True)
-    for word, a, b in zip(("Max", "Min"), one.stats, two.stats, strict=False):
+        return Identity(f"{one.numel} tokens, equal CRC", proven=True)
+    for word, a, b in zip(("Max", "Min"), one.summary, two.summary, strict=False):
         if a is not None and b is not None and a != b:
             return Identity("", f"different tokens: {word} of the token ids is {a:g} and {b:g}")
-    how = f"{one.stats.numel} tokens, equal largest and smallest id"
+    how = f"{one.numel} tokens, equal largest and smallest id"
     return Identity(f"{how}, one {joined_by}", proven=True) if joined_by else Identity(how)
 
 
@@ -69,10 +69,15 @@ def other_tokens(identity: Identity, one: Quantity | None, two: Quantity | None)
     """
     if identity.proven or one is None or two is None or one.gap or two.gap:
         return False
-    errors: Errors = errors_of(one.stats, two.stats)
-    if errors.norm is None or errors.mean is None or errors.norm <= _SAME_FACTOR / 4 or errors.mean <= _SAME_FACTOR / 40:
+    errors: Errors = errors_of(one.stats, two.stats, one.numel)
+    if (
+        errors.norm is None
+        or errors.mean is None
+        or errors.norm <= _SAME_FACTOR / 4
+        or errors.mean <= _SAME_FACTOR / 40
+    ):
         return False
-    ratios = [a / b for a, b in zip(one.stats[:4], two.stats[:4], strict=True) if a and b]
+    ratios = [a / b for a, b in zip(one.summary, two.summary, strict=True) if a and b]
     return not ratios or max(ratios) - min(ratios) > _SAME_FACTOR * max(abs(ratio) for ratio in ratios)
 
 
@@ -83,7 +88,7 @@ def positions_differ(inference: Side, training: Side) -> tuple[str, Quantity, Qu
             continue
         reference = others.positions[0][1]
         for name, quantity in own.positions:
-            if quantity.stats.numel == reference.stats.numel and quantity.stats[:2] != reference.stats[:2]:
+            if quantity.numel == reference.numel and quantity.summary[:2] != reference.summary[:2]:
                 pair = (quantity, reference) if label == "inference" else (reference, quantity)
                 return (name, *pair)
     return None
@@ -107,7 +112,9 @@ def _by_elements(inference: Side, training: Side, one: Quantity, two: Quantity) 
     window = Window(tokens, 0 if shorter_is_inference else start, start if shorter_is_inference else 0)
     padded = training.label if shorter_is_inference else inference.label
     rest = max(len(ids[0]), len(ids[1])) - tokens
-    return Identity(f"{tokens} tokens, equal ids; {rest} padding rows of the {padded} side cut", window=window, proven=True)
+    return Identity(
+        f"{tokens} tokens, equal ids; {rest} padding rows of the {padded} side cut", window=window, proven=True
+    )
 
 
 def _count_words(inference: Side, training: Side) -> str:

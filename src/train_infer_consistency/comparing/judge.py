@@ -12,11 +12,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from .fusion import Stats
+from .fusion import Figures
 from .names import depth_of
 
 EQUAL, WITHIN, DIFFERS, NOT_COMPARED = "equal", "within rounding", "differs", "not compared"
@@ -51,6 +52,9 @@ class Errors(NamedTuple):
     norm: float | None
 
 
+NO_ERROR = Errors(0.0, 0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Bounds:
     """The bounds of one run.
@@ -74,27 +78,46 @@ class Bounds:
         for pattern, kinds, given in reversed(self.patterns):
             if fnmatchcase(module, pattern) and fnmatchcase(kind, kinds):
                 return given
-        coarsest = max(dtypes, key=lambda dtype: UNIT.get(dtype, UNIT["torch.float32"]))
-        unit = UNIT.get(coarsest, UNIT["torch.float32"])
-        depth = 0 if parameter else depth_of(module, self.layers)
-        bound = FACTOR.get(coarsest, HALF_FACTOR if coarsest in UNIT else FACTOR["torch.float32"]) * unit
-        bound *= math.sqrt(1 + depth)
-        return min(CAP, max(bound, NOISE_FACTOR * self.noise.get((module, kind), 0.0)))
+        bound = default_bound(*dtypes, 0 if parameter else depth_of(module, self.layers))
+        if not self.noise:
+            return bound
+        return min(CAP, max(bound, NOISE_FACTOR * self.noise[module, kind])) if (module, kind) in self.noise else bound
 
     def given(self, module: str, kind: str) -> bool:
         """Whether the user gave a bound for a row."""
         return any(fnmatchcase(module, pattern) and fnmatchcase(kind, kinds) for pattern, kinds, _ in self.patterns)
 
 
-def errors_of(one: Stats, two: Stats) -> Errors:
+def unit_of(dtype: str) -> float:
+    """The unit of a dtype; one that is not known is held to fp32's, the strictest in use."""
+    return UNIT.get(dtype, UNIT["torch.float32"])
+
+
+@lru_cache(maxsize=4096)
+def default_bound(one: str, two: str, depth: int) -> float:
+    """What rounding explains between two dtypes, that many layers into a model."""
+    coarsest = max(one, two, key=unit_of)
+    factor = FACTOR.get(coarsest, HALF_FACTOR if coarsest in UNIT else FACTOR["torch.float32"])
+    return min(CAP, factor * unit_of(coarsest) * math.sqrt(1 + depth))
+
+
+def finite(stats: Figures) -> bool:
+    """Whether every statistic that is there is a finite number."""
+    if stats.max is None or stats.min is None or stats.mean is None or stats.norm is None:
+        known = (stats.max, stats.min, stats.mean, stats.norm)
+        return all(value is None or math.isfinite(value) for value in known)
+    return math.isfinite(stats.max - stats.min + stats.mean + stats.norm)
+
+
+def errors_of(one: Figures, two: Figures, numel: int) -> Errors:
     """Relative errors: extremes by the largest magnitude, the mean by the root mean square, the norm by itself.
 
     The mean is set against the root mean square because it is a small difference of large sums: by itself it would be
     off by any factor from rounding alone.
     """
-    magnitude = max((abs(value) for stats in (one, two) for value in stats[:2] if value is not None), default=0.0)
+    magnitude = max(abs(one.max or 0.0), abs(one.min or 0.0), abs(two.max or 0.0), abs(two.min or 0.0))
     norm = max(one.norm or 0.0, two.norm or 0.0)
-    rms = norm / math.sqrt(one.numel) if one.numel else 0.0
+    rms = norm / math.sqrt(numel) if numel else 0.0
     return Errors(
         _relative(one.max, two.max, magnitude),
         _relative(one.min, two.min, magnitude),
@@ -104,13 +127,14 @@ def errors_of(one: Stats, two: Stats) -> Errors:
 
 
 def judge_statistics(
-    one: Stats, two: Stats, *, bound: float, exact_sums: bool, exact_extremes: bool
+    one: Figures, two: Figures, numel: int, *, bound: float, exact_sums: bool, exact_extremes: bool
 ) -> tuple[str, Errors, float]:
     """The word by statistics alone.
 
     Args:
         one: a side's statistics, whole.
         two: the other's.
+        numel: how many elements both have.
         bound: the relative error that rounding explains.
         exact_sums: whether mean and norm must be equal to the last bit, too.
         exact_extremes: a parameter of one dtype: its extremes are elements, and nothing was computed, so they are equal
@@ -119,23 +143,18 @@ def judge_statistics(
     Returns:
         The word, the errors, and the largest error in units of its bound.
     """
-    errors = errors_of(one, two)
-    resolution = 0.0 if exact_sums else RESOLUTION
-    limits = (
-        0.0 if exact_extremes else EXTREME * bound,
-        0.0 if exact_extremes else EXTREME * bound,
-        max(bound, resolution),
-        max(bound, resolution),
-    )
+    if one.max == two.max and one.min == two.min and one.mean == two.mean and one.norm == two.norm:
+        return EQUAL, NO_ERROR, 0.0
+    errors = errors_of(one, two, numel)
+    exact = 0.0 if exact_sums else RESOLUTION
+    sums = max(bound, exact)
+    extremes = 0.0 if exact_extremes else EXTREME * bound
     worst, equal = 0.0, True
-    for error, limit, exact in zip(errors, limits, (0.0, 0.0, resolution, resolution), strict=True):
-        if error is None:
-            continue
-        equal = equal and error <= exact
-        if error > 0.0:
+    for error, limit, same in zip(errors, (extremes, extremes, sums, sums), (0.0, 0.0, exact, exact), strict=True):
+        if error:
+            equal = equal and error <= same
             worst = max(worst, error / limit if limit else math.inf)
-    word = EQUAL if equal else WITHIN if worst <= 1.0 else DIFFERS
-    return word, errors, worst
+    return EQUAL if equal else WITHIN if worst <= 1.0 else DIFFERS, errors, worst
 
 
 def read_bounds(path: Path) -> tuple[tuple[str, str, float], ...]:

@@ -17,30 +17,41 @@ LAYER_ORDER = [
     "mlp.router", "mlp.experts.#.gate_up", "mlp.experts.#.down", "mlp.experts.#", "mlp.experts",
     "mlp.shared_expert_gate", "mlp.shared_expert.gate_up", "mlp.shared_expert.down", "mlp.shared_expert",
     "mlp.gate_up", "mlp.down", "mlp",
-    "",
 ]  # fmt: skip
-_ORDER = {name: index for index, name in enumerate(LAYER_ORDER)}
+_ORDER = {f"layers.#.{name}": index for index, name in enumerate(LAYER_ORDER)}
 _ENDS = {"embed": 0, "final_norm": 2, "lm_head": 3}
+_LAYER = "layers.#"
 # Within a module: parameters are judged apart, then what goes in, then what comes out.
 _KINDS = {"weight": 0, "bias": 1, "input": 2, "q": 3, "k": 4, "v": 5, "output": 9}
 
+SortKey = tuple[int, int, int, tuple[int, ...], str]
 
-@lru_cache(maxsize=200_000)
-def sort_key(module: str) -> tuple[int, int, int, tuple[int, ...], str]:
+
+@lru_cache(maxsize=1 << 16)
+def split_numbers(path: str) -> tuple[str, tuple[int, ...]]:
+    """Take the numbers out of a dotted path: ("layers.#.mlp", (3,)) for "layers.3.mlp"."""
+    segments = path.split(".")
+    numbers = []
+    for index, segment in enumerate(segments):
+        if segment.isdecimal():
+            numbers.append(int(segment))
+            segments[index] = "#"
+    return (".".join(segments), tuple(numbers)) if numbers else (path, ())
+
+
+def sort_key(template: str, numbers: tuple[int, ...]) -> SortKey:
     """Where a module stands in a forward pass, whatever the order of the files and entries was."""
-    layer = layer_of(module)
-    if layer is None:
-        return (_ENDS.get(module, 4), 0, 0, (), module)
-    rest = module.partition(".")[2].partition(".")[2]
-    template = re.sub(r"\b\d+\b", "#", rest)
-    numbers = tuple(int(number) for number in re.findall(r"\b\d+\b", rest))
+    if not numbers or not template.startswith(_LAYER):
+        return (_ENDS.get(template, 4), 0, 0, numbers, template)
     # An unknown module stands before its layer's own output: it is a part of the layer.
-    return (1, layer, _ORDER.get(template, len(_ORDER) - 2), numbers, rest)
+    order = len(_ORDER) + 1 if template == _LAYER else _ORDER.get(template, len(_ORDER))
+    return (1, numbers[0], order, numbers[1:], template)
 
 
-def kind_key(kind: str) -> tuple[int, str]:
-    """Where a row stands in its module."""
-    return (_KINDS.get(kind, 6), kind)
+@lru_cache(maxsize=1024)
+def in_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """A module's rows in their order: parameters, what goes in, what comes out."""
+    return tuple(sorted(kinds, key=lambda kind: (_KINDS.get(kind, 6), kind)))
 
 
 def layer_of(module: str) -> int | None:
@@ -51,6 +62,7 @@ def layer_of(module: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
+@lru_cache(maxsize=4096)
 def template_of(module: str) -> str:
     """The path with ``#`` for its numbers."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "#", module)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from .fusion import Stats
 
 POSITIONS = "positions"
 HIDDEN = ("_", "@")  # kinds that serve the comparison and are no rows of it
+FUSED_KINDS = ("output", "weight", "bias")
 
 
 class Piece(NamedTuple):
@@ -51,33 +51,115 @@ class Group(NamedTuple):
     axis: int
 
 
-@dataclass(slots=True)
+class Origin(NamedTuple):
+    """Where an undivided row was dumped, and by which rule it was placed."""
+
+    dump: RankDump
+    call: Call
+    slot: str
+    rule: Rule
+    kind: str
+
+
+class Merge(NamedTuple):
+    """Which rows a whole was put together from, and how: ``features``, ``tokens`` or ``parts``."""
+
+    how: str
+    rows: tuple[Quantity, ...]
+
+
 class Quantity:
     """A row, whole.
 
+    A plain class: a mixture of experts has a hundred thousand of them, and what most never need is made on demand.
+
     Attributes:
-        dtype: as msprobe writes it; the coarsest of the pieces.
+        stats: ``max``, ``min``, ``mean`` and ``norm`` of the whole: the leaf itself where one leaf is the whole.
         tokens: rows of an activation or a parameter.
         features: everything else.
-        stats: of the whole.
+        dtype: as msprobe writes it; the coarsest of the pieces.
         crc: only where one piece is the whole.
+        parameter: whether it is a weight and no activation.
         merged: whether statistics of several pieces were put together, which rounds.
         gap: why it cannot be compared; empty where it can.
         conflict: what its ranks disagree about; empty where they agree.
-        groups: what it was made from.
         derived: from which other row it was rebuilt; empty where it was dumped as such.
     """
 
-    dtype: str
-    tokens: int
-    features: int
-    stats: Stats
-    crc: str | None
-    merged: bool
-    gap: str
-    groups: tuple[Group, ...]
-    conflict: str = ""
-    derived: str = ""
+    __slots__ = (
+        "_groups", "_origin", "conflict", "crc", "derived", "dtype", "features", "gap", "merged", "parameter", "stats",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stats: Leaf | Stats,
+        size: tuple[int, int],
+        dtype: str,
+        crc: str | None,
+        parameter: bool,
+        gap: str,
+        origin: Origin | Merge,
+    ) -> None:
+        self.stats = stats
+        self.tokens, self.features = size
+        self.dtype = dtype
+        self.crc = crc
+        self.parameter = parameter
+        self.merged = False
+        self.gap = gap
+        self.conflict = ""
+        self.derived = ""
+        self._origin = origin
+        self._groups: tuple[Group, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return self.tokens * self.features
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that placed it."""
+        origin = self._origin
+        return origin.rule if isinstance(origin, Origin) else origin.rows[0].rule
+
+    @property
+    def summary(self) -> Stats:
+        """The four statistics alone."""
+        stats = self.stats
+        return Stats(stats.max, stats.min, stats.mean, stats.norm)
+
+    @property
+    def lacking(self) -> bool:
+        """Whether one of the four statistics is not there."""
+        stats = self.stats
+        return stats.max is None or stats.min is None or stats.mean is None or stats.norm is None
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """What it was made from."""
+        if self._groups is None:
+            self._groups = self._make_groups()
+        return self._groups
+
+    def _make_groups(self) -> tuple[Group, ...]:
+        if isinstance(self._origin, Merge):
+            how, rows = self._origin
+            if how == "parts":
+                return tuple(group for row in rows for group in row.groups)
+            pieces = tuple(piece for row in rows for piece in row.pieces)
+            return (rows[0].groups[0]._replace(pieces=pieces, how=how),)
+        dump, call, slot, rule, kind = self._origin
+        assert isinstance(self.stats, Leaf)
+        axis = 1 if not self.parameter or rule.split == "row" else 0
+        order = rule.order if kind in FUSED_KINDS else ""
+        return (Group(rule.part, order, (Piece(dump, call, slot, self.stats),), "one", axis),)
+
+    @property
+    def column_split(self) -> bool:
+        """Whether shares of its features lie side by side and not one below the other."""
+        return not self.parameter or self.rule.split == "row"
 
     @property
     def pieces(self) -> list[Piece]:
@@ -87,21 +169,37 @@ class Quantity:
     @property
     def has_elements(self) -> bool:
         """Whether every piece has a file with its elements."""
-        return all(piece.leaf.file is not None for piece in self.pieces)
+        if isinstance(self._origin, Merge):
+            return all(row.has_elements for row in self._origin.rows)
+        return isinstance(self.stats, Leaf) and self.stats.file is not None
 
-    @property
-    def finite(self) -> bool:
-        """Whether every statistic that is there is a finite number."""
-        return all(value is None or math.isfinite(value) for value in self.stats[:4])
+    def copy(self) -> Quantity:
+        """Another one with the same values."""
+        size = (self.tokens, self.features)
+        other = Quantity(self.stats, size, self.dtype, self.crc, self.parameter, self.gap, self._origin)
+        other.merged, other.conflict, other.derived = self.merged, self.conflict, self.derived
+        return other
 
 
-@dataclass(slots=True)
 class Module:
-    """A canonical module of one side: its rows by kind, and the rule of its name."""
+    """A canonical module of one side.
 
-    name: str
-    rule: Rule | None
-    rows: dict[str, Quantity] = field(default_factory=dict)
+    Attributes:
+        name: its path.
+        template: the path with ``#`` for numbers.
+        numbers: the numbers.
+        rule: of its name; None for a name that the dialect does not know.
+        rows: by kind.
+    """
+
+    __slots__ = ("name", "numbers", "rows", "rule", "template")
+
+    def __init__(self, name: str, template: str, numbers: tuple[int, ...], rule: Rule | None) -> None:
+        self.name = name
+        self.template = template
+        self.numbers = numbers
+        self.rule = rule
+        self.rows: dict[str, Quantity] = {}
 
 
 @dataclass(slots=True)
@@ -119,7 +217,6 @@ class Side:
         parallel: the tensor parallel size that was seen.
         problems: what forbids the word "consistent": damage, ranks that contradict each other.
         notes: what a reader should know.
-        unknown: canonical paths whose names the dialect does not know.
         excused: canonical paths that msprobe is known to leave out here.
         dumps: the files.
     """
@@ -134,6 +231,5 @@ class Side:
     parallel: int = 1
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
     dumps: list[RankDump] = field(default_factory=list)

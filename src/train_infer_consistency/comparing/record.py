@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .judge import DIFFERS, NOT_COMPARED, Errors
+from .judge import DIFFERS, NOT_COMPARED, WITHIN, Errors
 from .quantity import Quantity, Side
 from .tensors import TensorErrors
 
@@ -69,6 +69,7 @@ class ModuleResult:
         reason: why it was not compared, or why it has no partner.
         counted: whether it counts for the coverage; False for what is partnerless by construction.
         rows: in the order of the forward pass.
+        whole: whether both sides have the same rows and all were compared.
     """
 
     module: str
@@ -76,6 +77,7 @@ class ModuleResult:
     reason: str
     counted: bool
     rows: list[RowResult] = field(default_factory=list)
+    whole: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Everything."""
@@ -230,12 +232,15 @@ def side_json(side: Side) -> dict[str, Any]:
 
 def worst_word(rows: Sequence[RowResult]) -> str:
     """The word of a module: its worst compared row's; "not compared" where its output is there but was not compared."""
-    words = [row.word for row in rows if row.word != NOT_COMPARED]
-    if DIFFERS in words:
-        return DIFFERS
-    if not words or any(row.kind == "output" and row.word == NOT_COMPARED for row in rows):
-        return NOT_COMPARED
-    return max(words, key=lambda word: word != "equal")
+    word, compared = NOT_COMPARED, True
+    for row in rows:
+        if row.word == DIFFERS:
+            return DIFFERS
+        if row.word == NOT_COMPARED:
+            compared = compared and row.kind != "output"
+        elif word != WITHIN:
+            word = row.word
+    return word if compared else NOT_COMPARED
 
 
 def _number(value: float | None) -> float | str | None:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EvidenceError
-from .judge import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Bounds, judge_statistics
+from .judge import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Bounds, finite, judge_statistics
 from .quantity import Quantity, Side
 from .record import RowResult
-from .rows import is_parameter
 from .shapes import count_words
 from .tensors import Layout, elements, judge_elements, part_sizes, tensor_errors
 
@@ -52,16 +51,16 @@ def compare_row(module: str, kind: str, one: Quantity, two: Quantity, context: C
         two: the training side's.
         context: of the pair.
     """
-    parameter = is_parameter(one.groups[0].pieces[0].slot)
+    parameter = one.parameter
     result = RowResult(kind, NOT_COMPARED, parameter=parameter, inference=one, training=two)
-    for side, quantity in ((context.inference, one), (context.training, two)):
-        if quantity.conflict:
-            result.word, result.reason, result.side = DIFFERS, quantity.conflict, side.label
-            return result
-    for side, quantity in ((context.inference, one), (context.training, two)):
-        if quantity.gap:
-            result.reason, result.side = f"{side.label}: {quantity.gap}", side.label
-            return result
+    if one.conflict or two.conflict:
+        result.side = (context.inference if one.conflict else context.training).label
+        result.word, result.reason = DIFFERS, one.conflict or two.conflict
+        return result
+    if one.gap or two.gap:
+        result.side = (context.inference if one.gap else context.training).label
+        result.reason = f"{result.side}: {one.gap or two.gap}"
+        return result
     result.bound = context.bounds.of(module, kind, (one.dtype, two.dtype), parameter)
     if one.crc is not None and two.crc is not None and _same_bits_possible(one, two):
         if one.crc == two.crc:
@@ -74,20 +73,20 @@ def compare_row(module: str, kind: str, one: Quantity, two: Quantity, context: C
         return _by_elements(module, result, one, two, context)
     result.reason = _shape_gap(kind, one, two, context)
     if not result.reason:
-        _by_statistics(result, one, two, context.bounds, context.bounds.given(module, kind))
+        _by_statistics(module, result, one, two, context.bounds)
     return result
 
 
 def _same_bits_possible(one: Quantity, two: Quantity) -> bool:
     orders = {quantity.groups[0].order for quantity in (one, two)}
     same_order = "grouped_qkv" not in orders or len(orders) == 1
-    return one.dtype == two.dtype and one.stats.numel == two.stats.numel and same_order
+    return one.dtype == two.dtype and one.numel == two.numel and same_order
 
 
-def _by_statistics(result: RowResult, one: Quantity, two: Quantity, bounds: Bounds, given: bool) -> None:
-    if not _all_finite(result, one.finite, two.finite):
+def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity, bounds: Bounds) -> None:
+    if not _all_finite(result, finite(one.stats), finite(two.stats)):
         return
-    if any(stats.max is None or stats.norm is None for stats in (one.stats, two.stats)):
+    if one.lacking or two.lacking:
         result.reason = "the bits differ, and the statistics are null"
         return
     merged = one.merged or two.merged
@@ -99,16 +98,17 @@ def _by_statistics(result: RowResult, one: Quantity, two: Quantity, bounds: Boun
     result.word, result.errors, result.worst = judge_statistics(
         one.stats,
         two.stats,
+        one.numel,
         bound=result.bound,
         exact_sums=bounds.bitwise and not merged,
-        exact_extremes=result.parameter and one.dtype == two.dtype and not given,
+        exact_extremes=result.parameter and one.dtype == two.dtype and not bounds.given(module, result.kind),
     )
     if result.word == WITHIN and not result.worst and one.crc != two.crc:
         result.reason = "the statistics are equal, the bits are not"
 
 
 def _by_elements(module: str, result: RowResult, one: Quantity, two: Quantity, context: Context) -> RowResult:
-    if not _all_finite(result, one.finite, two.finite):
+    if not _all_finite(result, finite(one.stats), finite(two.stats)):
         return result
     try:
         arrays = [
@@ -157,9 +157,11 @@ def _cut_vocabulary(module: str, arrays: list[Any], result: RowResult) -> list[A
     one, two = arrays
     axis = 0 if result.parameter else 1
     others = [size for index, size in enumerate(one.shape) if index != axis]
-    if module in ("embed", "lm_head") and one.ndim == two.ndim and others == [
-        size for index, size in enumerate(two.shape) if index != axis
-    ]:
+    if (
+        module in ("embed", "lm_head")
+        and one.ndim == two.ndim
+        and others == [size for index, size in enumerate(two.shape) if index != axis]
+    ):
         size = min(one.shape[axis], two.shape[axis])
         return [array[:size] if axis == 0 else array[:, :size] for array in arrays]
     result.reason = f"shapes {list(one.shape)} and {list(two.shape)} are not of one layout"
@@ -181,8 +183,8 @@ def _shape_gap(kind: str, one: Quantity, two: Quantity, context: Context) -> str
     """Why two wholes are of different shapes; empty where they are of one."""
     if (one.tokens, one.features) == (two.tokens, two.features):
         return _padding(one, two, context)
-    parameter = is_parameter(one.groups[0].pieces[0].slot)
-    if one.stats.numel == two.stats.numel and (parameter or kind in ("q", "k", "v")):
+    parameter = one.parameter
+    if one.numel == two.numel and (parameter or kind in ("q", "k", "v")):
         return ""
     if not parameter and one.tokens != two.tokens:
         if one.tokens == 1:
@@ -199,7 +201,7 @@ def _shape_gap(kind: str, one: Quantity, two: Quantity, context: Context) -> str
 
 def _padding(one: Quantity, two: Quantity, context: Context) -> str:
     """Statistics over a padded pass say nothing about the prompt, even where both have as many rows."""
-    if context.window is None or is_parameter(one.groups[0].pieces[0].slot):
+    if context.window is None or one.parameter:
         return ""
     same = context.window.tokens in (one.tokens, two.tokens) and one.tokens == two.tokens
     return "" if same else "padding rows cannot be cut out of statistics"

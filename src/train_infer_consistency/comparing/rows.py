@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..dumps.records import Call, Leaf, RankDump
-from .dialect import Dialect, Place, Rule, fill
-from .fusion import Stats
-from .quantity import POSITIONS, Group, Piece, Quantity
+from .dialect import Dialect, Plan, Rule, fill
+from .names import split_numbers, template_of
+from .quantity import POSITIONS, Module, Origin, Quantity
 from .shapes import rows_and_columns, tokens_and_features
 
-_UNKNOWN = Rule(target="")
 _INTEGERS = ("torch.int", "torch.uint", "torch.bool", "torch.long")
-LOCAL_ROOT = "decoder."
+_WITH_OUTPUT = ("all", "output", "output+parameters")
+_WITH_PARAMETERS = ("all", "parameters", "output+parameters")
+_IDENTITY = "@" + POSITIONS
+_LENT = Rule(target="")
 
+NO_ELEMENTS = "no elements: the engine keeps this tensor elsewhere or in another form"
+NO_EXTREMES = "Max and Min are null"
+NO_SUMS = "Mean and Norm are null: precision 'high' of mindstudio-probe 26.1 and later does not write them"
 
-class Key(NamedTuple):
-    """A row's place: canonical module, kind, and part of a fused whole."""
-
-    module: str
-    kind: str
-    part: str
-
-
-class Row(NamedTuple):
-    """One rank's row, with the rule that placed it."""
-
-    rule: Rule
-    quantity: Quantity
+# A row's place: canonical module, kind, and part of a fused whole.
+Key = tuple[str, str, str]
 
 
 class Shard(NamedTuple):
@@ -40,139 +34,145 @@ class Shard(NamedTuple):
 
 
 class PlacedCall(NamedTuple):
-    """A call with its place in the dialect."""
+    """A call, what to do with it, and the numbers in its path."""
 
     call: Call
-    place: Place
+    plan: Plan
+    numbers: tuple[int, ...]
 
 
-def placed_calls(dump: RankDump, dialect: Dialect, notes: list[str]) -> list[PlacedCall]:
-    """The module forwards of a dump, the first call of each, without what the dialect ignores."""
-    calls = [call for call in dump.calls if call.kind == "Module" and call.direction == "forward"]
-    if any(call.call for call in calls):
-        calls = _first_calls(calls, notes)
+class NamedCall(NamedTuple):
+    """A call with the numbers taken out of its path."""
+
+    call: Call
+    template: str
+    numbers: tuple[int, ...]
+
+
+def named_calls(dump: RankDump) -> list[NamedCall]:
+    """The module forwards of a dump."""
+    return [
+        NamedCall(call, *split_numbers(call.module))
+        for call in dump.calls
+        if call.direction == "forward" and call.kind == "Module"
+    ]
+
+
+def place_calls(calls: list[NamedCall], dialect: Dialect, notes: list[str]) -> list[PlacedCall]:
+    """The calls with their plans, the first call of each module, without what the dialect ignores."""
     templates: frozenset[str] = frozenset()
-    if any(rule.beside for rules in dialect.rules.values() for rule in rules):
-        templates = frozenset(dialect.normalise(call.module)[0] for call in calls)
+    if dialect.conditional:
+        templates = frozenset(dialect.normalise(template)[0] for template in {call.template for call in calls})
     found = []
-    for call in calls:
-        place = dialect.place(call.module, call.cls, templates)
-        if place is not None:
-            found.append(PlacedCall(call, place))
-    return found
+    repeated = False
+    for call, template, numbers in calls:
+        plan = dialect.plan(template, call.cls, templates)
+        if plan is not None:
+            found.append(PlacedCall(call, plan, numbers))
+            repeated = repeated or call.call != 0
+    return _first_calls(found, notes) if repeated else found
 
 
 def build_rows(
     dump: RankDump,
     placed: list[PlacedCall],
-    dialect: Dialect,
     tokens: int,
     offset: Callable[[Call], int],
-    seen: dict[str, Rule | None],
-) -> dict[Key, Row]:
+    modules: dict[str, Module],
+) -> dict[Key, Quantity]:
     """The rows of one rank by their canonical place.
 
     Args:
         dump: where the calls are from.
         placed: its calls.
-        dialect: their names.
         tokens: tokens of the forward pass; 0 where unknown.
         offset: the global number of the first layer of a call's chunk.
-        seen: every canonical module is entered here, with its rule.
+        modules: every canonical module is entered here.
     """
-    rows: dict[Key, Row] = {}
-    for call, place in placed:
-        numbers = place.numbers
-        if dialect.local_layers and numbers and "layers.#" in place.template:
-            numbers = (numbers[0] + offset(call), *numbers[1:])
-        rule = place.rule or _UNKNOWN
-        module = fill(rule.target if place.rule else unknown_name(place.template), numbers)
+    rows: dict[Key, Quantity] = {}
+    sizes: dict[tuple[tuple[int, ...], bool], tuple[int, int]] = {}
+    integers: dict[str, bool] = {}
+    for call, plan, numbers in placed:
+        if plan.layered:
+            numbers = (numbers[0] + offset(call), *numbers[1:])  # noqa: PLW2901 - local numbers are of no more use
+        name, rule = fill(plan.pieces, numbers), plan.rule
+        known = modules.get(name)
         # A module that only lends its rows to others must not hide the rule of the module itself.
-        if place.rule is None or module not in seen or not place.rule.uncounted:
-            seen[module] = place.rule
-
-        def add(kind: str, slot: str, leaf: Leaf, target: str = module, rule: Rule = rule) -> None:
-            row = _row(Piece(dump, call, slot, leaf), kind, rule, tokens)  # noqa: B023 - used in this iteration only
-            if row is not None:
-                rows.setdefault(Key(target, kind, rule.part), row)
-
-        take = "parameters" if place.parameters_only else rule.take
-        if take == "all":
-            leaf = next((leaf for leaf in call.inputs if leaf is not None), None)
-            if leaf is not None:
-                add("input", "input", leaf)
-        if take in ("all", "output", "output+parameters"):
-            leaf = next((leaf for leaf in call.outputs if leaf is not None), None)
-            if leaf is not None:
-                add("output", "output", leaf)
-        if take in ("all", "parameters", "output+parameters"):
-            for name, leaf in call.parameters.items():
-                if f"parameters.{name}" not in rule.rows:
-                    add(name, f"parameters.{name}", leaf)
-        for slot, kind in rule.rows.items():
-            leaf = _slot(call, slot)
-            if leaf is not None:
-                target, _, kind = kind.rpartition(":")
-                add(kind, slot, leaf, fill(target, numbers) if target else module)
+        if known is None or (known.rule is not None and known.rule.uncounted and not rule.uncounted):
+            modules[name] = Module(name, plan.template, numbers, rule if plan.known else None)
+        for target, kind, slot, parameter, leaf in _leaves(call, plan):
+            integer = integers.get(leaf.dtype)
+            if integer is None:
+                integer = integers[leaf.dtype] = leaf.dtype.startswith(_INTEGERS)
+            if integer and kind != _IDENTITY and not (kind == "input" and rule.target == "embed"):
+                continue  # indices and masks are no activations
+            key = (fill(target, numbers) if target else name, kind, rule.part)
+            if key in rows:
+                continue
+            size = sizes.get((leaf.shape, parameter))
+            if size is None:
+                size = rows_and_columns(leaf.shape) if parameter else tokens_and_features(leaf.shape, tokens)
+                sizes[leaf.shape, parameter] = size
+            gap = "" if size[0] and None not in leaf[2:6] else _gap(leaf, size, integer)
+            # A row lent to another module, such as the weight of a norm fused into the next product, is not split.
+            origin = Origin(dump, call, slot, _LENT if target else rule, kind)
+            rows[key] = Quantity(leaf, size, leaf.dtype, leaf.crc, parameter, gap, origin)
+            if target and key[0] not in modules:
+                modules[key[0]] = Module(key[0], template_of(key[0]), numbers, _LENT)
     return rows
 
 
-def unknown_name(template: str) -> str:
-    """The canonical path of a name that the dialect does not know: the name itself."""
-    return template.removeprefix(LOCAL_ROOT) or "model"
+def _leaves(call: Call, plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str, bool, Leaf]]:
+    """The leaves of a call that count: (pieces of another module or (), kind, slot, whether a parameter, leaf)."""
+    take = plan.take
+    if take == "all" and (leaf := _first(call.inputs)) is not None:
+        yield (), "input", "input", False, leaf
+    if take in _WITH_OUTPUT and (leaf := _first(call.outputs)) is not None:
+        yield (), "output", "output", False, leaf
+    if take in _WITH_PARAMETERS:
+        taken = plan.rule.rows
+        for name, leaf in call.parameters.items():
+            slot = f"parameters.{name}"
+            if slot not in taken:
+                yield (), name, slot, True, leaf
+    for slot_name, where, key, module, kind in plan.slots:
+        if where in ("input", "output"):
+            leaves = call.inputs if where == "input" else call.outputs
+            found = leaves[int(key)] if int(key) < len(leaves) else None
+        else:
+            found = (call.kwargs if where == "kwargs" else call.parameters).get(key)
+        if found is not None:
+            yield module, kind, slot_name, where == "parameters", found
 
 
-def is_integer(dtype: str) -> bool:
-    """Whether a dtype holds numbers that are not rounded: token ids, positions, masks."""
-    return dtype.startswith(_INTEGERS)
+def _first(leaves: tuple[Leaf | None, ...]) -> Leaf | None:
+    for leaf in leaves:
+        if leaf is not None:
+            return leaf
+    return None
 
 
-def is_parameter(slot: str) -> bool:
-    """Whether a slot is a parameter's."""
-    return slot.startswith("parameters.")
+def _gap(leaf: Leaf, size: tuple[int, int], integer: bool) -> str:
+    if not size[0] * size[1]:
+        return NO_ELEMENTS
+    if leaf.crc is not None or leaf.file is not None:
+        return ""  # bits or elements say more than statistics
+    if leaf.max is None or leaf.min is None:
+        return NO_EXTREMES
+    return "" if integer or (leaf.mean is not None and leaf.norm is not None) else NO_SUMS
 
 
-def _row(piece: Piece, kind: str, rule: Rule, tokens: int) -> Row | None:
-    leaf, parameter = piece.leaf, is_parameter(piece.slot)
-    identity = kind == "@" + POSITIONS or (rule.target == "embed" and kind == "input")
-    if is_integer(leaf.dtype) and not identity:
-        return None  # indices and masks are no activations
-    rows, columns = rows_and_columns(leaf.shape) if parameter else tokens_and_features(leaf.shape, tokens)
-    numel = rows * columns
-    stats = Stats(leaf.max, leaf.min, leaf.mean, leaf.norm, numel)
-    gap = ""
-    if not numel:
-        gap = "no elements: the engine keeps this tensor elsewhere or in another form"
-    elif leaf.max is None or leaf.min is None:
-        gap = "Max and Min are null"
-    elif not identity and (leaf.mean is None or leaf.norm is None):
-        gap = "Mean and Norm are null: precision 'high' of mindstudio-probe 26.1 and later does not write them"
-    if gap and numel and (leaf.crc is not None or leaf.file is not None):
-        gap = ""  # bits or elements say more than statistics
-    axis = 0 if parameter else 1
-    if rule.split == "row" and parameter:
-        axis = 1
-    group = Group(rule.part, rule.order if kind in ("output", "weight", "bias") else "", (piece,), "one", axis)
-    return Row(rule, Quantity(leaf.dtype, rows, columns, stats, leaf.crc, False, gap, (group,)))
-
-
-def _slot(call: Call, slot: str) -> Leaf | None:
-    where, _, name = slot.partition(".")
-    if where == "kwargs":
-        return call.kwargs.get(name)
-    if where == "parameters":
-        return call.parameters.get(name)
-    leaves = call.inputs if where == "input" else call.outputs
-    index = int(name)
-    return leaves[index] if index < len(leaves) else None
-
-
-def _first_calls(calls: list[Call], notes: list[str]) -> list[Call]:
-    first: dict[tuple[int | None, str], Call] = {}
-    for call in calls:
+def _first_calls(placed: list[PlacedCall], notes: list[str]) -> list[PlacedCall]:
+    first: dict[tuple[int | None, str], PlacedCall] = {}
+    repeated = 0
+    for item in placed:
+        call = item.call
         key = (call.list_index, call.module)
-        if key not in first or call.call < first[key].call:
-            first[key] = call
-    if len(first) < len(calls):
-        notes.append(f"{len(calls) - len(first)} repeated calls of modules were left aside: the first of each counts")
+        if key in first:
+            # Engines share one rotary module over all layers: that is no second forward.
+            repeated += not item.plan.rule.uncounted
+        if key not in first or call.call < first[key].call.call:
+            first[key] = item
+    if repeated:
+        notes.append(f"{repeated} repeated calls of modules were left aside: the first of each counts")
     return list(first.values())

@@ -1,19 +1,18 @@
-"""Ranks into one model: pipeline stages in line, replicas checked against each other, shards put together row by row."""
+"""Tensor parallel ranks into one model: replicas checked against each other, shards put together row by row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 
 from .dialect import Rule
 from .fusion import combine
-from .judge import UNIT
-from .quantity import Group, Quantity
-from .rows import Key, Row, is_parameter
+from .judge import unit_of
+from .quantity import Merge, Quantity
+from .rows import Key
 from .shapes import count_words
 
-# Which rows of a split module hold a share of the features on each rank; all others are whole, or a share of the tokens.
+# Which rows of a split module hold a share of the features on each rank; others are whole, or a share of the tokens.
 _FEATURES = {
     "column": {"output", "weight", "bias"},
     "row": {"input", "weight"},
@@ -23,6 +22,7 @@ _FEATURES = {
     "core": {"q", "k", "v", "output"},
     "experts": {"w13", "w2"},
 }
+_PART_ORDER = ("q", "k", "v", "kv", "gate", "up")
 
 
 def is_feature_share(rule: Rule, kind: str) -> bool:
@@ -30,7 +30,7 @@ def is_feature_share(rule: Rule, kind: str) -> bool:
     return kind in _FEATURES.get(rule.split, ())
 
 
-def replica_groups(ranks: Sequence[dict[Key, Row]]) -> list[list[int]] | None:
+def replica_groups(ranks: Sequence[dict[Key, Quantity]]) -> list[list[int]] | None:
     """Sort the ranks of one pipeline stage into data-parallel replicas, each a list of tensor parallel ranks.
 
     Ranks that hold the same weights, or where no weight was dumped the same shares of activations, are replicas.
@@ -42,10 +42,9 @@ def replica_groups(ranks: Sequence[dict[Key, Row]]) -> list[list[int]] | None:
         return [[0]]
     prints: dict[tuple[object, ...], list[int]] = {}
     for index, rows in enumerate(ranks):
-        shares = [(key, row) for key, row in rows.items() if is_feature_share(row.rule, key.kind)]
-        weights = [item for item in shares if is_parameter(item[1].quantity.groups[0].pieces[0].slot)]
-        known = [item for item in weights if item[1].quantity.stats.numel] or shares
-        print_ = tuple((key, row.quantity.stats, row.quantity.crc) for key, row in sorted(known, key=lambda item: item[0]))
+        shares = [(key, row) for key, row in rows.items() if is_feature_share(row.rule, key[1])]
+        known = [item for item in shares if item[1].parameter and item[1].numel] or shares
+        print_ = tuple((key, row.summary, row.crc) for key, row in sorted(known, key=lambda item: item[0]))
         prints.setdefault(print_, []).append(index)
     copies = {len(found) for found in prints.values()}
     if len(copies) != 1:
@@ -53,27 +52,26 @@ def replica_groups(ranks: Sequence[dict[Key, Row]]) -> list[list[int]] | None:
     return [[found[copy] for found in prints.values()] for copy in range(copies.pop())]
 
 
-def merge_ranks(key: Key, ranks: Sequence[tuple[int, Row]], world: int, tokens: int) -> Quantity:
+def merge_ranks(kind: str, ranks: Sequence[tuple[int, Quantity]], world: int, tokens: int) -> Quantity:
     """One row over the tensor parallel ranks of a stage; the rule is chosen for this row alone.
 
     Args:
-        key: the row's place.
+        kind: the row's kind.
         ranks: (rank, row) of the ranks that have it.
         world: how many ranks the group has.
         tokens: tokens of the forward pass; 0 where unknown.
     """
-    rows = [row.quantity for _, row in ranks]
+    rows = [row for _, row in ranks]
     first = rows[0]
     if world == 1:
         return first
-    rule = ranks[0][1].rule
-    if is_feature_share(rule, key.kind):
+    if is_feature_share(first.rule, kind):
         if len(ranks) < world:
             return _gap(rows, f"only {len(ranks)} of {world} ranks have their share")
-        if len({row.tokens for row in rows}) > 1 and not is_parameter(first.groups[0].pieces[0].slot):
+        if len({row.tokens for row in rows}) > 1 and not first.parameter:
             return _gap(rows, "the ranks have different numbers of tokens")
         return _whole(rows, "features")
-    if is_parameter(first.groups[0].pieces[0].slot) or not tokens or all(row.tokens == tokens for row in rows):
+    if first.parameter or not tokens or all(row.tokens == tokens for row in rows):
         return _replicated(ranks)
     if len(ranks) == world and sum(row.tokens for row in rows) == tokens:
         return _whole(rows, "tokens")
@@ -82,15 +80,15 @@ def merge_ranks(key: Key, ranks: Sequence[tuple[int, Row]], world: int, tokens: 
     return _gap(rows, count_words(tokens, sum(row.tokens for row in rows), world))
 
 
-def merge_parts(parts: Sequence[tuple[str, Quantity]], kind: str) -> Quantity:
+def merge_parts(parts: dict[str, Quantity], kind: str) -> Quantity:
     """A fused whole from its parts; all parts of one input are the same tensor."""
-    parts = sorted(parts, key=lambda item: _part_order(item[0]))
-    whole = [quantity for _, quantity in parts]
-    if len(parts) == 1 or kind == "input":
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    whole = [parts[part] for part in sorted(parts, key=_part_key)]
+    if kind == "input":
         return whole[0]
     merged = _whole(whole, "parts")
-    merged.groups = tuple(group for quantity in whole for group in quantity.groups)
-    if len({quantity.tokens for quantity in whole}) > 1 and not is_parameter(whole[0].groups[0].pieces[0].slot):
+    if len({quantity.tokens for quantity in whole}) > 1 and not whole[0].parameter:
         merged.gap = "the parts have different numbers of tokens"
     return merged
 
@@ -101,62 +99,48 @@ def disagreement(rows: Sequence[tuple[str, Quantity]]) -> str:
     for other_name, other in others:
         if first.crc is not None and first.crc == other.crc:
             continue
-        scale = max((abs(value) for value in first.stats[:2] if value is not None and math.isfinite(value)), default=0.0)
-        for word, one, two in zip(("Max", "Min", "Mean", "Norm"), first.stats, other.stats, strict=False):
+        extremes = (first.stats.max, first.stats.min)
+        scale = max((abs(value) for value in extremes if value is not None and math.isfinite(value)), default=0.0)
+        for word, one, two in zip(("Max", "Min", "Mean", "Norm"), first.summary, other.summary, strict=False):
             if one == two or (one is not None and two is not None and math.isnan(one) and math.isnan(two)):
                 continue
             size = abs(one or 0.0) if word == "Norm" else scale
             # Collectives may add in another order on each rank: one rounding, not more.
-            if one is None or two is None or not abs(one - two) <= 4 * UNIT.get(first.dtype, UNIT["torch.float32"]) * size:
+            if one is None or two is None or not abs(one - two) <= 4 * unit_of(first.dtype) * size:
                 return f"{name} and {other_name} hold different values of one row ({word} {one} and {two})"
     return ""
 
 
-def stages_of(firsts: Sequence[bool], ranks: Sequence[int]) -> list[list[int]] | None:
-    """Ranks of a model with local layer numbers, in pipeline stages: Megatron numbers ranks stage by stage.
-
-    Args:
-        firsts: whether each rank has the embedding.
-        ranks: their numbers, ascending.
-
-    Returns:
-        Indices by stage; None where the ranks that are there cannot be whole stages.
-    """
-    size = sum(firsts)
-    if not size or len(ranks) % size or list(firsts[:size]) != [True] * size:
-        return None
-    return [list(range(start, start + size)) for start in range(0, len(ranks), size)]
-
-
-def _replicated(ranks: Sequence[tuple[int, Row]]) -> Quantity:
-    first = ranks[0][1].quantity
-    conflict = disagreement([(f"rank {rank}", row.quantity) for rank, row in ranks])
-    if conflict:
-        pieces = tuple(row.quantity.groups[0].pieces[0] for _, row in ranks)
-        groups = (first.groups[0]._replace(pieces=pieces),)
-        first = Quantity(first.dtype, first.tokens, first.features, first.stats, None, False, first.gap, groups, conflict)
-    return first
+def _replicated(ranks: Sequence[tuple[int, Quantity]]) -> Quantity:
+    first = ranks[0][1]
+    conflict = disagreement([(f"rank {rank}", row) for rank, row in ranks])
+    if not conflict:
+        return first
+    size = (first.tokens, first.features)
+    origin = Merge("one", tuple(row for _, row in ranks))
+    found = Quantity(first.stats, size, first.dtype, None, first.parameter, first.gap, origin)
+    found.conflict = conflict
+    return found
 
 
 def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
     first = rows[0]
-    stats = combine([row.stats for row in rows])
-    parameter = is_parameter(first.groups[0].pieces[0].slot)
-    axis = first.groups[0].axis
-    if how == "tokens" or (parameter and axis == 0):
-        tokens, features = sum(row.tokens for row in rows), first.features
+    stats = combine([(row.stats, row.tokens * row.features) for row in rows])
+    if how == "tokens" or not first.column_split:
+        size = (sum([row.tokens for row in rows]), first.features)
     else:
-        tokens, features = first.tokens, sum(row.features for row in rows)
-    pieces = tuple(piece for row in rows for piece in row.groups[0].pieces)
-    group = Group(first.groups[0].part, first.groups[0].order, pieces, how, axis)
-    gap = next((row.gap for row in rows if row.gap), "")
-    if not gap and any(value is None for value in stats[:2]):
-        gap = "Max and Min are null"
-    if not gap and (stats.mean is None or stats.norm is None):
-        gap = "Mean and Norm of a part are null"
-    conflict = next((row.conflict for row in rows if row.conflict), "")
-    dtypes = [dtype for dtype, _ in groupby(sorted({row.dtype for row in rows}, key=lambda name: UNIT.get(name, 0)))]
-    return Quantity(dtypes[-1], tokens, features, stats, None, True, gap, (group,), conflict)
+        size = (first.tokens, sum([row.features for row in rows]))
+    gap, conflict, dtype = "", "", first.dtype
+    for row in rows:
+        gap, conflict = gap or row.gap, conflict or row.conflict
+        if row.dtype != dtype:
+            dtype = max(dtype, row.dtype, key=unit_of)
+    if not gap and None in stats:
+        gap = "a part lacks a statistic"
+    merged = Quantity(stats, size, dtype, None, first.parameter, gap, Merge(how, tuple(rows)))
+    merged.merged = True
+    merged.conflict = conflict
+    return merged
 
 
 def _gap(rows: Sequence[Quantity], why: str) -> Quantity:
@@ -165,6 +149,5 @@ def _gap(rows: Sequence[Quantity], why: str) -> Quantity:
     return merged
 
 
-def _part_order(part: str) -> tuple[int, str]:
-    order = ("q", "k", "v", "kv", "gate", "up")
-    return (order.index(part) if part in order else len(order), part)
+def _part_key(part: str) -> tuple[int, str]:
+    return (_PART_ORDER.index(part) if part in _PART_ORDER else len(_PART_ORDER), part)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EvidenceError
 from .fusion import PARTS, concatenate, split_order
-from .judge import DIFFERS, EQUAL, UNIT, WITHIN
+from .judge import DIFFERS, EQUAL, WITHIN, unit_of
 from .quantity import Group, Module, Piece, Quantity
-from .rows import is_parameter
 
 # How many mantissa bits each stored dtype keeps of a float32's 23.
 _DROPPED_BITS = {"torch.bfloat16": 16, "torch.float16": 13}
@@ -75,7 +74,7 @@ def elements(quantity: Quantity, layout: Layout, other_sizes: tuple[int, ...] = 
     Raises:
         EvidenceError: a file is missing or damaged, or the order of a fused row is unknown.
     """
-    parameter = is_parameter(quantity.groups[0].pieces[0].slot)
+    parameter = quantity.parameter
     arrays = [_group(group, parameter, layout, other_sizes) for group in quantity.groups]
     axis = 0 if parameter else 1
     return concatenate(arrays, quantity.groups[0].axis if parameter and len(arrays) > 1 else axis)
@@ -85,7 +84,7 @@ def part_sizes(quantity: Quantity) -> tuple[int, ...]:
     """How large each part is where a row was made of parts; empty where it was dumped as one."""
     if len(quantity.groups) < 2:
         return ()
-    parameter = is_parameter(quantity.groups[0].pieces[0].slot)
+    parameter = quantity.parameter
     return tuple(sum(_width(piece, parameter) for piece in group.pieces) for group in quantity.groups)
 
 
@@ -102,12 +101,12 @@ def tensor_errors(one: Any, two: Any, dtypes: tuple[str, str], parameter: bool) 
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise EvidenceError("the elements are not all finite")
     difference = np.abs(a - b)
-    coarsest = max(dtypes, key=lambda dtype: UNIT.get(dtype, UNIT["torch.float32"]))
+    coarsest = max(dtypes, key=unit_of)
     norm_a, norm_b = float(np.linalg.norm(a)), float(np.linalg.norm(b))
     scale = max(norm_a, norm_b)
     larger = np.maximum(np.abs(a), np.abs(b))
     # An element near zero has no relative error worth a number: leave out what is below the rounding of the largest.
-    floor = float(larger.max(initial=0.0)) * UNIT.get(coarsest, UNIT["torch.float32"])
+    floor = float(larger.max(initial=0.0)) * unit_of(coarsest)
     above = larger > floor
     token: int | None = None
     token_relative: float | None = None
@@ -163,7 +162,9 @@ def _group(group: Group, parameter: bool, layout: Layout, other_sizes: tuple[int
             parts = [split_order(array, group.order, sizes, layout.head, group.axis) for array in arrays]
         except ValueError as error:
             raise EvidenceError(f"the order of {group.pieces[0].call.name} is unknown: {error}") from None
-        return concatenate([concatenate([rank[i] for rank in parts], group.axis) for i in range(len(sizes))], group.axis)
+        return concatenate(
+            [concatenate([rank[i] for rank in parts], group.axis) for i in range(len(sizes))], group.axis
+        )
     return concatenate(arrays, group.axis if arrays[0].ndim > group.axis else 0)
 
 
@@ -205,6 +206,3 @@ def _ulp(a: Any, b: Any, dtype: str) -> int:
         words = [np.asarray(x, dtype=np.float32).view(np.int32).astype(np.int64) for x in (a, b)]
         ordered = [np.where(x < 0, -(x & 0x7FFFFFFF), x) >> _DROPPED_BITS.get(dtype, 0) for x in words]
     return int(np.abs(ordered[0] - ordered[1]).max())
-
-
-Reader = Callable[[Quantity], Any]
