@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "capture": set(),
     "dumps": COMMON,
     "pairing": COMMON | {"dumps"},
-    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing"},
+    "comparing": COMMON | {"dumps", "pairing"},
+    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing"},
     "__main__": {"cli"},
 }
 
@@ -38,6 +39,7 @@ OPTIONAL: dict[str, set[str]] = {
     "overlay": {"packaging", "ray"},
     "capture": {"msprobe", "torch"},
     "dumps": {"numpy"},
+    "comparing": {"numpy"},
 }
 
 

@@ -20,6 +20,7 @@ VERBS = {
     "wheels": "build a stack's wheels with the edits in them",
     "lock": "check or write VERSIONS.lock",
     "doctor": "look at this environment: what is woven, by what, and what contradicts",
+    "compare": "compare the two engines' dumps: do they agree, and if not, which module differs first",
     "pairs": "which inference step and which training step of a run are the same forward, and why others are not",
 }
 STATUSES = """\

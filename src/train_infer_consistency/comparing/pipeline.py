@@ -45,9 +45,10 @@ def line_up(side: Side, shards: list[Shard], placed: list[list[PlacedCall]]) -> 
             layers = frozenset(numbers[0] for _, plan, numbers in calls if plan.template.startswith("layers.#"))
             by_layers.setdefault(layers, []).append(index)
         return list(by_layers.values()), {}
-    stages = _stages(side, shards, placed)
+    told: Offsets = {(s.rank, s.chunk): s.first_layer for s in shards if s.first_layer is not None}
+    stages = _stages(side, shards, placed, complete=len(told) < len(shards))
     members = [[index for index, shard in enumerate(shards) if shard.rank in stage] for stage in stages]
-    return members, _offsets(side, stages, _layer_counts(shards, placed))
+    return members, {**_offsets(side, stages, _layer_counts(shards, placed)), **told}
 
 
 def stages_of(firsts: list[bool]) -> list[list[int]] | None:
@@ -58,7 +59,8 @@ def stages_of(firsts: list[bool]) -> list[list[int]] | None:
     return [list(range(start, start + size)) for start in range(0, len(firsts), size)]
 
 
-def _stages(side: Side, shards: list[Shard], placed: list[list[PlacedCall]]) -> list[list[int]]:
+def _stages(side: Side, shards: list[Shard], placed: list[list[PlacedCall]], *, complete: bool) -> list[list[int]]:
+    """Ranks by stage; that all must be there is only needed where no log tells the layers."""
     has_first = dict.fromkeys(sorted({shard.rank for shard in shards}), False)
     for shard, calls in zip(shards, placed, strict=True):
         if any(plan.template == "embed" for _, plan, _ in calls):
@@ -66,13 +68,16 @@ def _stages(side: Side, shards: list[Shard], placed: list[list[PlacedCall]]) -> 
     ranks = list(has_first)
     stages = stages_of(list(has_first.values()))
     names = ", ".join(map(str, ranks))
+    if stages is None and not complete:
+        first = {shard.rank: shard.first_layer for shard in shards}
+        return [[rank for rank in ranks if first[rank] == number] for number in sorted({*first.values()}, key=str)]
     if stages is None:
         side.problems.append(
             f"ranks {names} of the {side.label} side are not whole pipeline stages: "
             "layers are numbered anew in each, so their global numbers are unknown"
         )
         return [ranks]
-    if len(stages) > 1 and ranks != list(range(len(ranks))):
+    if complete and len(stages) > 1 and ranks != list(range(len(ranks))):
         side.problems.append(f"ranks of the {side.label} side are missing: only {names} are there")
     return [[ranks[index] for index in stage] for stage in stages]
 

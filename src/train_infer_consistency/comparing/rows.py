@@ -26,11 +26,19 @@ Key = tuple[str, str, str]
 
 
 class Shard(NamedTuple):
-    """One rank's dump of one chunk of the model."""
+    """One rank's dump of one chunk of the model.
+
+    Attributes:
+        rank: its number.
+        chunk: of a virtual pipeline, 0 for the first.
+        dump: what was dumped.
+        first_layer: the global number of its first layer; None where the log does not say.
+    """
 
     rank: int
     chunk: int
     dump: RankDump
+    first_layer: int | None = None
 
 
 class PlacedCall(NamedTuple):
