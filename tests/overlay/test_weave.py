@@ -199,7 +199,7 @@ def parses(data: bytes) -> bool:
 INSERTED = "if True:  # _consistency\n    _consistency_x = 1\n_consistency_y = 2\n"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs(ALONE, SHARED), st.sampled_from(["before", "after"]))
 def test_inserted_lines_are_all_that_changes(program: Program, kind: Kind) -> None:
     assert parses(program.data), program.data
@@ -228,7 +228,7 @@ def test_inserted_lines_are_all_that_changes(program: Program, kind: Kind) -> No
     assert same(parse(result.after), Expected(put, statement=True).visit(parse(program.data)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs(HOSTS, []))
 def test_wrapped_expression_is_all_that_changes(program: Program) -> None:
     assert parses(program.data), program.data
