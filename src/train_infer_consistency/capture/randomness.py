@@ -27,8 +27,7 @@ _VARIABLES = (
 def seed_everything(seed: int) -> None:
     """Seed all generators through msprobe and turn deterministic algorithms on, without two of their harms.
 
-    A missing deterministic kernel only warns: a sampler's cumsum must not end the run. And fresh memory is
-        not filled:
+    A missing deterministic kernel only warns: a sampler's cumsum must not end the run. And fresh memory is not filled:
     torch would put NaN into padding rows and unused slots, which then show in every maximum and mean.
     """
     importlib.import_module("msprobe.pytorch").seed_all(seed=seed, mode=True)

@@ -1,8 +1,7 @@
 """vLLM's and vllm-ascend's runners: a session in the debugger's place, and a line for each forward.
 
-Only a forward of one whole prompt is dumped, unless CONSISTENCY_DUMP_ALL asks for more: everything else a
-    rollout does could
-not be compared with the training side and would fill the disk.
+Only a forward of one whole prompt is dumped, unless CONSISTENCY_DUMP_ALL asks for more: everything else a rollout does
+could not be compared with the training side and would fill the disk.
 """
 
 from __future__ import annotations
