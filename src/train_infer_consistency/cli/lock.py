@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         description="Weave every pin and write the lock. A registry pin is downloaded, a commit is fetched; "
         "a source that cannot be reached, and a variant, is given as a tree.",
     )
-    write.add_argument(
-        "--source", metavar="NAME@PIN=PATH", action="append", help="the pristine tree or wheel of a pin"
-    )
+    write.add_argument("--source", metavar="NAME@PIN=PATH", action="append", help="the pristine tree or wheel of a pin")
     write.add_argument("--refresh", action="store_true", help="ask the registry for the artifacts' digests again")
     write.add_argument("--json", action="store_true", help="print one JSON object")
     write.set_defaults(work=_write)
@@ -99,7 +97,9 @@ def _write(options: argparse.Namespace) -> int:
     _replace(target, render_lock(lock))
     problems = check_lock(load_lock(target))
     if options.json:
-        print_json({"written": str(target), "pins": {name: list(found) for name, found in pins.items()}, "problems": problems})
+        print_json(
+            {"written": str(target), "pins": {name: list(found) for name, found in pins.items()}, "problems": problems}
+        )
     for problem in [] if options.json else problems:
         print(paint(problem, "bad"))
     note(f"written: {target}")
@@ -117,9 +117,7 @@ def _sources(words: Iterable[str] | None) -> dict[tuple[str, str], Path]:
     return parsed
 
 
-def _pin(
-    upstream: Upstream, source: PinSource, given: Path | None, old: Lock | None, new: Lock, refresh: bool
-) -> Pin:
+def _pin(upstream: Upstream, source: PinSource, given: Path | None, old: Lock | None, new: Lock, refresh: bool) -> Pin:
     """Weave one pin; where neither a tree nor a registry has it, keep what the lock knew if no overlay changed."""
     from ..overlay.locking import make_pin
     from ..overlay.trees import open_tree
@@ -131,7 +129,9 @@ def _pin(
     artifacts: list[Artifact] = []
     if source.registry:
         same = known is not None and known.requirement == source.registry and bool(known.artifacts)
-        artifacts = list(known.artifacts.values()) if known and same and not refresh else registry_artifacts(source.registry)
+        artifacts = (
+            list(known.artifacts.values()) if known and same and not refresh else registry_artifacts(source.registry)
+        )
     if given is not None:
         return make_pin(upstream, source, open_tree(given, upstream.package), artifacts, new)
     if source.registry:
@@ -145,7 +145,8 @@ def _pin(
             fetch_commit(source.git, source.commit, tree, upstream=upstream.name)
             return make_pin(upstream, source, open_tree(tree, upstream.package), [], new)
     raise EvidenceError(
-        f"{upstream.name} {source.version} has no source of its own", f"give --source {upstream.name}@{source.version}=PATH"
+        f"{upstream.name} {source.version} has no source of its own",
+        f"give --source {upstream.name}@{source.version}=PATH",
     )
 
 
