@@ -69,7 +69,8 @@ def tensor(
 
 def contiguous(shape: Sequence[int]) -> list[int]:
     """The strides of a tensor without gaps."""
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= size

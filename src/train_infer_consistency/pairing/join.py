@@ -61,6 +61,7 @@ class _Join:
             for request in line.requests
             if request.request_id is not None
         }
+        self._first_tokens: dict[str, int] = {}
         self._by_key: dict[Key, list[Unit]] = defaultdict(list)
         for unit in self.inference:
             name, prompt = unit.request.request_id, unit.request.prompt_hash
@@ -194,9 +195,14 @@ class _Join:
                 base = None if request.request_id is None else base_id(request.request_id, self._known)
                 if base is not None and request.type != "cached":
                     reasons.setdefault(base, judgement)
+                    if request.tokens is not None:
+                        self._first_tokens.setdefault(base, request.tokens)
         for key, units in self.training.items():
             reason = reasons.get(key.name)
             if reason is not None:
+                length, tokens = units[0].request.prompt_length, self._first_tokens.get(key.name)
+                if reason[0] is Reason.SEVERAL_REQUESTS and length is not None and tokens is not None:
+                    reason = _documented_part(tokens, length, Prefills()) or reason
                 train.reject(units, *_across("inference", *reason))
 
 
@@ -223,5 +229,5 @@ def _documented_part(tokens: int, length: int | None, prefills: Prefills) -> Jud
         return Reason.CHUNKED, f"prefill in {1 + len(later)} steps"
     missing = length - tokens
     if missing % BLOCK:
-        return Reason.CHUNKED, f"prefill in 2 steps or more: {tokens} of {length} tokens in this one"
+        return Reason.CHUNKED, f"prefill in 2 steps or more: {tokens} of {length} tokens in the first"
     return Reason.PREFIX_CACHE, f"{missing} tokens came from the prefix cache"
