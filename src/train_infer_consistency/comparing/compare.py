@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from .coverage import holes, partnerless
 from .dialect import Dialect
 from .identity import identify, other_tokens, positions_differ
 from .judge import DIFFERS, EQUAL, NOT_COMPARED, Bounds
-from .names import in_order, sort_key
+from .names import depth_of, in_order, sort_key
 from .quantity import HIDDEN, Module, Side
 from .record import (
     CONSISTENT,
@@ -87,11 +88,11 @@ def compare_sides(
             result.notes.append(f"{side.label}: module names of {side.dialect.title} are not verified")
     identity = identify(inference, training, joined_by)
     result.identity = identity.how or "different"
-    if identity.refusal:
-        result.reason = f"not comparable: {identity.refusal}"
+    refusal = inference.refusal or training.refusal or identity.refusal
+    if refusal:
+        result.reason = f"not comparable: {refusal}"
         return result
-    layers = max(inference.layers, training.layers)
-    bounds = Bounds(layers, options.patterns, options.noise, options.bitwise)
+    bounds = Bounds(options.patterns, options.noise, options.bitwise, _prevailing(inference, training))
     layouts = (_layouts(inference), _layouts(training))
     context = Context(inference, training, bounds, identity.window, layouts)
     result.modules = _compare_modules(context)
@@ -145,7 +146,7 @@ def measure_noise(reference: Side, sides: Sequence[Side]) -> dict[tuple[str, str
     identity = identify(side, reference, "")
     if identity.refusal:
         raise EvidenceError(f"--noise is of another prompt: {identity.refusal}")
-    context = Context(side, reference, Bounds(side.layers), identity.window, (_layouts(side), _layouts(reference)))
+    context = Context(side, reference, Bounds(), identity.window, (_layouts(side), _layouts(reference)))
     noise = {}
     for module in _compare_modules(context):
         for row in module.rows:
@@ -156,6 +157,18 @@ def measure_noise(reference: Side, sides: Sequence[Side]) -> dict[tuple[str, str
             elif row.tensor is not None and not row.parameter:
                 noise[module.module, row.kind] = row.tensor.relative
     return noise
+
+
+def _prevailing(inference: Side, training: Side) -> tuple[str, str] | None:
+    """The dtypes of most outputs on the two sides."""
+    counts = Counter(
+        (row.dtype, other.rows["output"].dtype)
+        for name, module in inference.modules.items()
+        if (row := module.rows.get("output")) is not None
+        and (other := training.modules.get(name)) is not None
+        and "output" in other.rows
+    )
+    return max(counts.items(), key=lambda item: (item[1], item[0]))[0] if counts else None
 
 
 def _layouts(side: Side) -> dict[str, Layout]:
@@ -183,7 +196,8 @@ def _compare_modules(context: Context) -> list[ModuleResult]:
 def _compare_module(name: str, one: Module, two: Module, context: Context) -> ModuleResult:
     mine, theirs = one.rows, two.rows
     kinds = in_order(tuple(kind for kind in mine if kind in theirs and kind[0] not in HIDDEN))
-    rows = [compare_row(name, kind, mine[kind], theirs[kind], context) for kind in kinds]
+    depth = depth_of(one.template, one.numbers, max(context.inference.layers, context.training.layers))
+    rows = [compare_row(name, kind, depth, mine[kind], theirs[kind], context) for kind in kinds]
     word = worst_word(rows)
     reason = (one.rule.uncounted if one.rule else "") or (two.rule.uncounted if two.rule else "")
     counted = not reason

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -227,9 +226,8 @@ def choose(
 @lru_cache(maxsize=1)
 def _shipped_data() -> dict[str, dict[str, Any]]:
     found = {}
-    for item in files(__package__).joinpath("dialects").iterdir():
-        if item.name.endswith(".toml"):
-            found[item.name.removesuffix(".toml")] = tomllib.loads(item.read_text(encoding="utf-8"))
+    for path in (Path(__file__).parent / "dialects").glob("*.toml"):
+        found[path.stem] = tomllib.loads(path.read_text(encoding="utf-8"))
     return found
 
 

@@ -46,7 +46,7 @@ def identify(inference: Side, training: Side, joined_by: str) -> Identity:
         if inference.tokens and training.tokens and inference.tokens != training.tokens:
             return Identity("", f"{inference.tokens} tokens against {training.tokens}")
         return Identity(f"unknown: the {lacking.label} side has no embedding input")
-    if one.has_elements and two.has_elements:
+    if one.elements and two.elements:
         return _by_elements(inference, training, one, two)
     if one.numel != two.numel:
         return Identity("", _count_words(inference, training))

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from .fusion import Figures
-from .names import depth_of
 
 EQUAL, WITHIN, DIFFERS, NOT_COMPARED = "equal", "within rounding", "differs", "not compared"
 
@@ -60,25 +59,33 @@ class Bounds:
     """The bounds of one run.
 
     Attributes:
-        layers: how many layers the model has.
         patterns: (module pattern, kind pattern, bound) of the user's file; the last that fits counts.
         noise: the measured error of rows by (module, kind); raises a bound, never beyond ``CAP``.
         bitwise: whether only exact equality passes.
+        prevailing: the dtypes of most activations of both sides: a module of its own in a coarser one is no rounding.
     """
 
-    layers: int = 0
     patterns: tuple[tuple[str, str, float], ...] = ()
     noise: Mapping[tuple[str, str], float] = field(default_factory=dict)
     bitwise: bool = False
+    prevailing: tuple[str, str] | None = None
 
-    def of(self, module: str, kind: str, dtypes: tuple[str, str], parameter: bool) -> float:
-        """The bound of one row, as a relative error."""
+    def of(self, module: str, kind: str, depth: int, one: str, two: str) -> float:
+        """The bound of one row, as a relative error.
+
+        Args:
+            module: its canonical module.
+            kind: its kind.
+            depth: how many layers of rounding lie behind it; 0 for a parameter.
+            one: its dtype on one side.
+            two: its dtype on the other.
+        """
         if self.bitwise:
             return 0.0
         for pattern, kinds, given in reversed(self.patterns):
             if fnmatchcase(module, pattern) and fnmatchcase(kind, kinds):
                 return given
-        bound = default_bound(*dtypes, 0 if parameter else depth_of(module, self.layers))
+        bound = default_bound(one, two, depth, self.prevailing if depth else None)
         if not self.noise:
             return bound
         return min(CAP, max(bound, NOISE_FACTOR * self.noise[module, kind])) if (module, kind) in self.noise else bound
@@ -94,9 +101,18 @@ def unit_of(dtype: str) -> float:
 
 
 @lru_cache(maxsize=4096)
-def default_bound(one: str, two: str, depth: int) -> float:
-    """What rounding explains between two dtypes, that many layers into a model."""
+def default_bound(one: str, two: str, depth: int, prevailing: tuple[str, str] | None = None) -> float:
+    """What rounding explains between two dtypes, that many layers into a model.
+
+    Args:
+        one: the dtype on one side.
+        two: the dtype on the other.
+        depth: how many layers of rounding lie behind.
+        prevailing: the dtypes of most activations; a row in a coarser one is held to these.
+    """
     coarsest = max(one, two, key=unit_of)
+    if prevailing is not None:
+        coarsest = min(coarsest, max(prevailing, key=unit_of), key=unit_of)
     factor = FACTOR.get(coarsest, HALF_FACTOR if coarsest in UNIT else FACTOR["torch.float32"])
     return min(CAP, factor * unit_of(coarsest) * math.sqrt(1 + depth))
 

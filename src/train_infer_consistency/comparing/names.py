@@ -68,9 +68,8 @@ def template_of(module: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "#", module)
 
 
-def depth_of(module: str, layers: int) -> int:
+def depth_of(template: str, numbers: tuple[int, ...], layers: int) -> int:
     """How many layers of rounding lie behind a module: 0 at the embedding, ``layers`` + 1 after the last layer."""
-    layer = layer_of(module)
-    if layer is not None:
-        return layer + 1
-    return 0 if module == "embed" else layers + 1
+    if numbers and template.startswith(_LAYER):
+        return numbers[0] + 1
+    return 0 if template == "embed" else layers + 1

@@ -72,13 +72,13 @@ def _stages(side: Side, shards: list[Shard], placed: list[list[PlacedCall]], *, 
         first = {shard.rank: shard.first_layer for shard in shards}
         return [[rank for rank in ranks if first[rank] == number] for number in sorted({*first.values()}, key=str)]
     if stages is None:
-        side.problems.append(
+        side.refusal = (
             f"ranks {names} of the {side.label} side are not whole pipeline stages: "
             "layers are numbered anew in each, so their global numbers are unknown"
         )
         return [ranks]
     if complete and len(stages) > 1 and ranks != list(range(len(ranks))):
-        side.problems.append(f"ranks of the {side.label} side are missing: only {names} are there")
+        side.refusal = f"ranks of the {side.label} side are missing: only {names} are there"
     return [[ranks[index] for index in stage] for stage in stages]
 
 

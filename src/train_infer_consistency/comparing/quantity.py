@@ -51,14 +51,9 @@ class Group(NamedTuple):
     axis: int
 
 
-class Origin(NamedTuple):
-    """Where an undivided row was dumped, and by which rule it was placed."""
-
-    dump: RankDump
-    call: Call
-    slot: str
-    rule: Rule
-    kind: str
+# Where an undivided row was dumped, and by which rule it was placed: dump, call, slot, rule, kind. A plain tuple: there
+# is one for each row.
+Origin = tuple[RankDump, Call, str, Rule, str]
 
 
 class Merge(NamedTuple):
@@ -80,6 +75,7 @@ class Quantity:
         dtype: as msprobe writes it; the coarsest of the pieces.
         crc: only where one piece is the whole.
         parameter: whether it is a weight and no activation.
+        elements: whether every piece has a file with its elements.
         merged: whether statistics of several pieces were put together, which rounds.
         gap: why it cannot be compared; empty where it can.
         conflict: what its ranks disagree about; empty where they agree.
@@ -87,8 +83,8 @@ class Quantity:
     """
 
     __slots__ = (
-        "_groups", "_origin", "conflict", "crc", "derived", "dtype", "features", "gap", "merged", "parameter", "stats",
-        "tokens",
+        "_groups", "_origin", "conflict", "crc", "derived", "dtype", "elements", "features", "gap", "merged",
+        "parameter", "stats", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +102,7 @@ class Quantity:
         self.dtype = dtype
         self.crc = crc
         self.parameter = parameter
+        self.elements = isinstance(stats, Leaf) and stats.file is not None
         self.merged = False
         self.gap = gap
         self.conflict = ""
@@ -122,7 +119,7 @@ class Quantity:
     def rule(self) -> Rule:
         """The rule that placed it."""
         origin = self._origin
-        return origin.rule if isinstance(origin, Origin) else origin.rows[0].rule
+        return origin.rows[0].rule if isinstance(origin, Merge) else origin[3]
 
     @property
     def summary(self) -> Stats:
@@ -166,18 +163,12 @@ class Quantity:
         """All its pieces."""
         return [piece for group in self.groups for piece in group.pieces]
 
-    @property
-    def has_elements(self) -> bool:
-        """Whether every piece has a file with its elements."""
-        if isinstance(self._origin, Merge):
-            return all(row.has_elements for row in self._origin.rows)
-        return isinstance(self.stats, Leaf) and self.stats.file is not None
-
     def copy(self) -> Quantity:
         """Another one with the same values."""
         size = (self.tokens, self.features)
         other = Quantity(self.stats, size, self.dtype, self.crc, self.parameter, self.gap, self._origin)
-        other.merged, other.conflict, other.derived = self.merged, self.conflict, self.derived
+        other.merged, other.elements = self.merged, self.elements
+        other.conflict, other.derived = self.conflict, self.derived
         return other
 
 
@@ -215,6 +206,7 @@ class Side:
         ids: the embedding's input; None where it was not dumped.
         positions: the position rows with the module that had them.
         parallel: the tensor parallel size that was seen.
+        refusal: why nothing of it can be compared; empty where something can.
         problems: what forbids the word "consistent": damage, ranks that contradict each other.
         notes: what a reader should know.
         excused: canonical paths that msprobe is known to leave out here.
@@ -229,6 +221,7 @@ class Side:
     ids: Quantity | None = None
     positions: list[tuple[str, Quantity]] = field(default_factory=list)
     parallel: int = 1
+    refusal: str = ""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     excused: set[str] = field(default_factory=set)

@@ -41,18 +41,19 @@ class Context:
     layouts: tuple[dict[str, Layout], dict[str, Layout]]
 
 
-def compare_row(module: str, kind: str, one: Quantity, two: Quantity, context: Context) -> RowResult:
+def compare_row(module: str, kind: str, depth: int, one: Quantity, two: Quantity, context: Context) -> RowResult:
     """The word for one row and all figures behind it.
 
     Args:
         module: its canonical module.
         kind: its kind.
+        depth: how many layers of rounding lie behind it.
         one: the inference side's.
         two: the training side's.
         context: of the pair.
     """
     parameter = one.parameter
-    result = RowResult(kind, NOT_COMPARED, parameter=parameter, inference=one, training=two)
+    result = RowResult(kind, NOT_COMPARED, "", "", parameter, 0.0, 0.0, None, None, "both", one, two)
     if one.conflict or two.conflict:
         result.side = (context.inference if one.conflict else context.training).label
         result.word, result.reason = DIFFERS, one.conflict or two.conflict
@@ -61,7 +62,7 @@ def compare_row(module: str, kind: str, one: Quantity, two: Quantity, context: C
         result.side = (context.inference if one.gap else context.training).label
         result.reason = f"{result.side}: {one.gap or two.gap}"
         return result
-    result.bound = context.bounds.of(module, kind, (one.dtype, two.dtype), parameter)
+    result.bound = context.bounds.of(module, kind, 0 if parameter else depth, one.dtype, two.dtype)
     if one.crc is not None and two.crc is not None and _same_bits_possible(one, two):
         if one.crc == two.crc:
             result.word, result.evidence = EQUAL, "crc"
@@ -69,7 +70,7 @@ def compare_row(module: str, kind: str, one: Quantity, two: Quantity, context: C
         if context.bounds.bitwise:
             result.word, result.evidence, result.reason = DIFFERS, "crc", "the CRCs differ"
             return result
-    if one.has_elements and two.has_elements:
+    if one.elements and two.elements:
         return _by_elements(module, result, one, two, context)
     result.reason = _shape_gap(kind, one, two, context)
     if not result.reason:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..dumps.records import Call, Leaf, RankDump
 from .dialect import Dialect, Plan, Rule, fill
 from .names import split_numbers, template_of
-from .quantity import POSITIONS, Module, Origin, Quantity
+from .quantity import POSITIONS, Module, Quantity
 from .shapes import rows_and_columns, tokens_and_features
 
 _INTEGERS = ("torch.int", "torch.uint", "torch.bool", "torch.long")
@@ -114,7 +114,8 @@ def build_rows(
                 integer = integers[leaf.dtype] = leaf.dtype.startswith(_INTEGERS)
             if integer and kind != _IDENTITY and not (kind == "input" and rule.target == "embed"):
                 continue  # indices and masks are no activations
-            key = (fill(target, numbers) if target else name, kind, rule.part)
+            # All parts of a fused module have the same input.
+            key = (fill(target, numbers) if target else name, kind, "" if kind == "input" else rule.part)
             if key in rows:
                 continue
             size = sizes.get((leaf.shape, parameter))
@@ -123,7 +124,7 @@ def build_rows(
                 sizes[leaf.shape, parameter] = size
             gap = "" if size[0] and None not in leaf[2:6] else _gap(leaf, size, integer)
             # A row lent to another module, such as the weight of a norm fused into the next product, is not split.
-            origin = Origin(dump, call, slot, _LENT if target else rule, kind)
+            origin = (dump, call, slot, _LENT if target else rule, kind)
             rows[key] = Quantity(leaf, size, leaf.dtype, leaf.crc, parameter, gap, origin)
             if target and key[0] not in modules:
                 modules[key[0]] = Module(key[0], template_of(key[0]), numbers, _LENT)

@@ -80,13 +80,11 @@ def merge_ranks(kind: str, ranks: Sequence[tuple[int, Quantity]], world: int, to
     return _gap(rows, count_words(tokens, sum(row.tokens for row in rows), world))
 
 
-def merge_parts(parts: dict[str, Quantity], kind: str) -> Quantity:
-    """A fused whole from its parts; all parts of one input are the same tensor."""
+def merge_parts(parts: dict[str, Quantity]) -> Quantity:
+    """A fused whole from its parts."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     whole = [parts[part] for part in sorted(parts, key=_part_key)]
-    if kind == "input":
-        return whole[0]
     merged = _whole(whole, "parts")
     if len({quantity.tokens for quantity in whole}) > 1 and not whole[0].parameter:
         merged.gap = "the parts have different numbers of tokens"
@@ -139,6 +137,7 @@ def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
         gap = "a part lacks a statistic"
     merged = Quantity(stats, size, dtype, None, first.parameter, gap, Merge(how, tuple(rows)))
     merged.merged = True
+    merged.elements = all(row.elements for row in rows)
     merged.conflict = conflict
     return merged
 

@@ -75,7 +75,7 @@ def _merge_stage(side: Side, members: list[tuple[Shard, list[PlacedCall]]], offs
         groups = replica_groups([by_rank[rank] for rank in ranks])
     if groups is None:
         names = ", ".join(map(str, ranks))
-        side.problems.append(f"ranks {names} of the {side.label} side are no even replicas of one model")
+        side.refusal = f"ranks {names} of the {side.label} side are no even replicas of one model"
         groups = [[0]]
     side.parallel = max(side.parallel, len(groups[0]))
     replicas = [_merge_group([(ranks[index], by_rank[ranks[index]]) for index in group], side) for group in groups]
@@ -132,7 +132,7 @@ def _assemble(side: Side, parts: Parts) -> None:
         rows = modules[name].rows
         if len(found) > 1 and kind == "output":
             rows.update({part: found[part] for part in _LOOSE_PARTS if part in found})
-        whole = merge_parts(found, kind)
+        whole = merge_parts(found)
         rows[kind] = rows.get(kind, whole)
     layers = [module.numbers[0] for module in modules.values() if module.template.startswith("layers.#")]
     side.layers = max(layers, default=-1) + 1
