@@ -73,10 +73,11 @@ def open_session(runner: Any) -> Any | None:
 def recorded(execute_model: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``execute_model``: without a session it is called as it is, else by the session."""
 
+    # The arguments are spelt out: passing on *args and **kwargs would cost several times as much.
     @functools.wraps(execute_model)
-    def execute(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def execute(self: Any, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
         if self.debugger is None:
-            return execute_model(self, *args, **kwargs)
-        return self.debugger.forward(execute_model, self, *args, **kwargs)
+            return execute_model(self, scheduler_output, intermediate_tensors)
+        return self.debugger.forward(execute_model, self, scheduler_output, intermediate_tensors)
 
     return execute
