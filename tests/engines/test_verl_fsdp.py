@@ -1,0 +1,408 @@
+"""verl 0.8.0's real trainer and FSDP workers on a CPU, woven: what is dumped, and that training does not notice.
+
+Each run is a process of its own (verl_fsdp_worker.py), because msprobe's debugger and the switches are one per process;
+the scenarios of a run follow one another in it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines.training import (
+    DEMO,
+    Dumps,
+    backward_rows,
+    calls,
+    copy_package,
+    rows,
+    run_group,
+    tokens_seen,
+    unpack,
+    weave_into,
+    write_config,
+)
+from train_infer_consistency.capture.log import prompt_hash
+
+pytestmark = [pytest.mark.engines, pytest.mark.download]
+
+WORKER = Path(__file__).with_name("verl_fsdp_worker.py")
+PROMPTS, RESPONSES = (5, 5, 8, 8), (3, 6, 1, 4)
+FLOAT32 = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+COMMON = (
+    "trainer.device=cpu",
+    "trainer.logger=[console]",
+    "trainer.val_before_train=False",
+    "trainer.balance_batch=False",
+    "trainer.resume_mode=disable",
+    "trainer.total_epochs=1",
+    "algorithm.adv_estimator=grpo",
+    "+actor_rollout_ref.model.override_config.attn_implementation=eager",
+    "actor_rollout_ref.model.use_remove_padding=True",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    "actor_rollout_ref.actor.use_torch_compile=False",
+    "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+    f"+actor_rollout_ref.actor.fsdp_config.mixed_precision={FLOAT32}",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=1",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.actor.optim.lr=0.01",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.rollout.name=vllm",
+)
+REFERENCE = (
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=1",
+    "actor_rollout_ref.ref.use_torch_compile=False",
+    "actor_rollout_ref.ref.fsdp_config.model_dtype=fp32",
+    f"+actor_rollout_ref.ref.fsdp_config.mixed_precision={FLOAT32}",
+)
+CRITIC = (
+    "algorithm.adv_estimator=gae",
+    "critic.model.path=${actor_rollout_ref.model.path}",
+    "critic.model.use_remove_padding=True",
+    "critic.model.enable_gradient_checkpointing=False",
+    "+critic.model.override_config.attn_implementation=eager",
+    "critic.ppo_mini_batch_size=1",
+    "critic.ppo_micro_batch_size_per_gpu=1",
+    "critic.fsdp.model_dtype=fp32",
+    f"+critic.fsdp.mixed_precision={FLOAT32}",
+)
+LORA = (
+    *REFERENCE,
+    "actor_rollout_ref.actor.use_kl_loss=True",
+    "actor_rollout_ref.model.lora_rank=4",
+    "actor_rollout_ref.model.lora_alpha=8",
+    "actor_rollout_ref.model.target_modules=all-linear",
+)
+PAIRS = (
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+)
+LOG_PROBS = "actor_rollout_ref.rollout.calculate_log_probs=True"
+#: strategy, Hydra's overrides, training steps.
+SCENARIOS: dict[str, tuple[str, tuple[str, ...], int]] = {
+    "grpo fsdp": ("fsdp", (), 2),
+    "grpo fsdp2": ("fsdp2", (), 2),
+    "gae": ("fsdp2", CRITIC, 1),
+    "reinforce++ with kl": (
+        "fsdp",
+        ("algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_in_reward=True", *REFERENCE),
+        1,
+    ),
+    "rollout log-probs": ("fsdp2", (LOG_PROBS,), 1),
+    "bypass": ("fsdp", (LOG_PROBS, "algorithm.rollout_correction.bypass_mode=True"), 1),
+    "two a micro-batch": ("fsdp", PAIRS, 1),
+    "two a micro-batch, padded": ("fsdp2", (*PAIRS, "actor_rollout_ref.model.use_remove_padding=False"), 1),
+    "lora": ("fsdp2", LORA, 1),
+    "reference": ("fsdp2", ("actor_rollout_ref.actor.use_kl_loss=True", *REFERENCE), 1),
+}
+FAILING = "made to fail"
+#: Which scenarios each run goes through, and its switches; None: verl as it is.
+RUNS: dict[str, tuple[tuple[str, ...], dict[str, str] | None]] = {
+    "upstream": (("grpo fsdp", "gae"), None),
+    "off": (tuple(name for name in SCENARIOS if name != "reference"), {"DUMP_ON": "0", "PROMPTS_ONLY": "1"}),
+    "prompts": (tuple(name for name in SCENARIOS if name != "reference"), {"PROMPTS_ONLY": "1"}),
+    "prompts and update": (
+        ("grpo fsdp", "grpo fsdp2", FAILING),
+        {"PROMPTS_ONLY": "1", "DUMP_PHASE": "update_actor", "CONSISTENCY_KEEP_ENDS": "1"},
+    ),
+    "update": (("grpo fsdp",), {"DUMP_PHASE": "update_actor"}),
+    "all": (("grpo fsdp", "gae", "lora", "reference"), {"DUMP_PHASE": "all"}),
+}
+
+
+class Run:
+    """One process: its report, its dumps, and the log's lines of each scenario."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
+        self.folder, self.names = folder, names
+        self.report = json.loads((folder / "report.json").read_text())
+        self.dumps = Dumps(folder / "dump")
+
+    def scenario(self, name: str) -> dict[str, Any]:
+        made: dict[str, Any] = self.report["scenarios"][name]
+        assert "traceback" not in made, made["traceback"]
+        return made
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The request ids' first digits are the scenario's number."""
+        number = f"{self.names.index(name):04x}"
+        return [line for line in self.dumps.lines() if line["request_ids"][0].startswith(number)]
+
+
+def plan(folder: Path, model: Path, names: tuple[str, ...]) -> Path:
+    scenarios = []
+    for name in names:
+        strategy, overrides, steps = SCENARIOS.get(name, ("fsdp2", (), 1))
+        chosen = [*COMMON, f"actor_rollout_ref.actor.strategy={strategy}", f"critic.strategy={strategy}", *overrides]
+        fail = {"fail": "layers.1.mlp"} if name == FAILING else {}
+        scenarios.append({"name": name, "overrides": chosen, "steps": steps, **fail})
+    content = {"model": str(model), "report": str(folder / "report.json"), "scenarios": scenarios}
+    path = folder / "plan.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With dropout in the attention: an update then depends on the state of the generators."""
+    from demo.tiny_model import write_model
+
+    return write_model(tmp_path_factory.mktemp("model"), attention_dropout=0.1)
+
+
+@pytest.fixture(scope="module")
+def trees(release: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """What comes first on the module path: verl as released, or woven, with the woven msprobe for the ends."""
+    wheel = release("verl", "0.8.0")
+    bare = unpack(wheel, "verl", tmp_path_factory.mktemp("bare"))
+    woven = weave_into(unpack(wheel, "verl", tmp_path_factory.mktemp("woven")), "verl")
+    found = importlib.util.find_spec("msprobe")
+    assert found is not None
+    assert found.origin is not None
+    ends = copy_package(Path(found.origin).parent, tmp_path_factory.mktemp("ends"))
+    return {"bare": [bare, DEMO], "woven": [woven, DEMO], "ends": [weave_into(ends, "mindstudio-probe"), woven, DEMO]}
+
+
+@pytest.fixture(scope="module")
+def runs(
+    trees: dict[str, list[Path]], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Run]:
+    done: dict[str, Run] = {}
+
+    def get(name: str) -> Run:
+        if name not in done:
+            folder = tmp_path_factory.mktemp("run")
+            names, given = RUNS[name]
+            env = {"VERL_USE_EXTERNAL_MODULES": "verl_cpu"}
+            if given is not None:
+                env |= {"DUMP_ON": "1", "MSPROBE_CONFIG_PATH": str(write_config(folder)), **given}
+            kind = "bare" if given is None else "ends" if "CONSISTENCY_KEEP_ENDS" in given else "woven"
+            run_group([str(WORKER), str(plan(folder, model, names))], folder, trees[kind], 1, env)
+            done[name] = Run(folder, names)
+        return done[name]
+
+    return get
+
+
+def trained(scenario: dict[str, Any]) -> dict[str, Any]:
+    """What training left: all metrics, weights of the actor and of the others, and the generators."""
+    assert scenario["before"] != scenario["after"]
+    return {key: scenario[key] for key in ("before", "after", "others", "random", "metrics")}
+
+
+def first_scenario(request_id: str) -> str:
+    """The same sample's id in the first scenario: all draw the same tokens."""
+    return f"0000{request_id[4:]}"
+
+
+def by_kind(lines: list[dict[str, Any]]) -> Counter[tuple[str, str | None]]:
+    return Counter((line["phase"], line["skipped"]) for line in lines)
+
+
+# --- switched off ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS["upstream"][0])
+def test_switched_off_is_upstream(name: str, runs: Callable[[str], Run]) -> None:
+    """Bit by bit: metrics, weights, and the state that all generators end in."""
+    assert trained(runs("off").scenario(name)) == trained(runs("upstream").scenario(name))
+
+
+def test_switched_off_leaves_nothing_and_loads_nothing(runs: Callable[[str], Run]) -> None:
+    run = runs("off")
+    assert run.report["modules"]["train_infer_consistency"] is None
+    assert run.report["modules"]["msprobe"] is None
+    assert not (run.folder / "dump").exists()
+
+
+# --- the added pass -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNS["prompts"][0])
+def test_training_does_not_notice_the_added_pass(name: str, runs: Callable[[str], Run]) -> None:
+    """Against a run without a dump: all metrics, weights and generators, bit by bit."""
+    dumped = runs("prompts").scenario(name)
+    assert trained(dumped) == trained(runs("off").scenario(name))
+    assert not [value for row in dumped["metrics"] for value in row.values() if value == "nan"]
+    assert len(dumped["passes"]) == len(dumped["metrics"]) >= 1
+    for around in dumped["passes"]:  # batch, generators and weights around the pass itself
+        assert around["before"] == around["after"]
+
+
+@pytest.mark.parametrize("name", RUNS["prompts"][0])
+def test_prompts_alone_are_dumped_with_their_request_ids(name: str, runs: Callable[[str], Run]) -> None:
+    run = runs("prompts")
+    scenario, size, steps = run.scenario(name), 2 if name.startswith("two") else 1, SCENARIOS[name][2]
+    lines = [line for line in run.lines(name) if line["skipped"] is None]
+    assert [request_id for line in lines for request_id in line["request_ids"]] == list(scenario["asked"])
+    assert len(lines) == steps * 4 // size
+    for line in lines:
+        prompts = [scenario["asked"][request_id] for request_id in line["request_ids"]]
+        assert line["phase"] == "log_prob"
+        assert line["prompt_only"]
+        assert line["dump"] == f"step{line['step']}/rank0"
+        assert [entry["prompt_hash"] for entry in line["requests"]] == [prompt_hash(prompt) for prompt in prompts]
+        assert [entry["prompt_length"] for entry in line["requests"]] == [len(prompt) for prompt in prompts]
+        assert [entry["response_length"] for entry in line["requests"]] == [0] * size
+        assert all(entry["rollout_weight_versions"][0] == 0 for entry in line["requests"])
+        data = run.dumps.data(line["dump"])
+        width = sum(map(len, prompts)) if line["use_remove_padding"] else size * max(map(len, prompts))
+        assert tokens_seen(data, "embed_tokens") == width
+        assert not backward_rows(data)
+    assert [line["weight_version"] for line in lines] == [step for step in range(1, steps + 1) for _ in lines[::steps]]
+
+
+@pytest.mark.parametrize("name", RUNS["prompts"][0])
+def test_every_other_forward_of_the_actor_has_a_line_and_no_dump(name: str, runs: Callable[[str], Run]) -> None:
+    """Neither the critic nor a reference engine has any line; LoRA's reference pass is one of the actor's engine."""
+    count = SCENARIOS[name][2] * 4 // (2 if name.startswith("two") else 1)
+    passes = {"bypass": 0, "lora": 2}.get(name, 1)
+    expected = {("log_prob", None): count, ("log_prob", "not-prompt-only"): passes * count, ("update_actor", "phase"): count}
+    lines = runs("prompts").lines(name)
+    assert by_kind(lines) == Counter(expected)
+    assert all(line["step"] is line["dump"] is None for line in lines if line["skipped"])
+
+
+def test_steps_are_counted_through_and_no_dump_is_without_a_line(runs: Callable[[str], Run]) -> None:
+    dumps = runs("prompts").dumps
+    lines = [line for line in dumps.lines() if line["skipped"] is None]
+    assert [line["step"] for line in lines] == list(range(len(lines)))
+    assert dumps.folders() == sorted(line["dump"] for line in lines)
+    assert {path.name for path in dumps.root.iterdir()} == {
+        ".consistency",
+        str(lines[0]["pid"]),
+        *(f"step{line['step']}" for line in lines),
+    }
+
+
+@pytest.mark.parametrize("name", ["grpo fsdp", "grpo fsdp2"])
+def test_rows_of_the_dump(name: str, runs: Callable[[str], Run]) -> None:
+    """All modules of the network but the two that msprobe leaves out under verl."""
+    dumps = runs("prompts").dumps
+    layer = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    layer += ("self_attn", "post_attention_layernorm", "mlp.gate_proj", "mlp.act_fn", "mlp.up_proj", "mlp.down_proj")
+    layer += ("mlp", "")
+    expected = ["model.embed_tokens", "model.rotary_emb"]
+    expected += [f"model.layers.{number}.{module}".rstrip(".") for number in (0, 1) for module in layer]
+    # FSDP1's wrapper is the module that is left out there; FSDP2 has none, and the model itself is left out.
+    expected += ["model.norm", "model"] if name == "grpo fsdp" else ["model.norm"]
+    for line in runs("prompts").lines(name):
+        if line["dump"]:
+            assert rows(dumps.data(line["dump"])) == expected
+
+
+@pytest.mark.parametrize("name", ["grpo fsdp", "grpo fsdp2"])
+def test_dumped_values_are_those_of_transformers_alone(name: str, runs: Callable[[str], Run]) -> None:
+    run = runs("prompts")
+    lines = [line for line in run.lines(name) if line["dump"] and line["weight_version"] == 1]
+    assert len(lines) == 4
+    for line in lines:
+        (request_id,) = line["request_ids"]
+        plain = run.report["plain"][first_scenario(request_id)]["norm"]
+        (call,) = calls(run.dumps.data(line["dump"]), "model.norm")
+        for statistic, value in plain.items():
+            assert call["output"][0][statistic] == pytest.approx(value, rel=1e-5)
+
+
+# --- the training update too ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grpo fsdp", "grpo fsdp2"])
+def test_update_is_dumped_beside_the_prompts_and_is_not_changed(name: str, runs: Callable[[str], Run]) -> None:
+    run = runs("prompts and update")
+    assert trained(run.scenario(name)) == trained(runs("off").scenario(name))
+    lines = run.lines(name)
+    assert by_kind(lines) == Counter(
+        {("log_prob", None): 8, ("log_prob", "not-prompt-only"): 8, ("update_actor", None): 8}
+    )
+    for line in lines:
+        if line["phase"] == "update_actor":
+            data = run.dumps.data(line["dump"])
+            entry = line["requests"][0]
+            assert not line["prompt_only"]
+            assert line["backward"]
+            assert tokens_seen(data, "embed_tokens") == entry["prompt_length"] + entry["response_length"]
+            assert entry["response_length"] > 0
+            assert len(backward_rows(data)) > 20
+
+
+@pytest.mark.parametrize("name", ["grpo fsdp", "grpo fsdp2"])
+def test_logits_are_dumped_where_the_ends_are_kept(name: str, runs: Callable[[str], Run]) -> None:
+    run = runs("prompts and update")
+    assert Path(run.report["modules"]["msprobe"]).parent.parent.name.startswith("ends")
+    for line in run.lines(name):
+        if line["dump"]:
+            data = run.dumps.data(line["dump"])
+            (call,) = calls(data, "lm_head")
+            entry = line["requests"][0]
+            assert call["output"][0]["shape"] == [1, entry["prompt_length"] + entry["response_length"], 259]
+            assert not [key for key in backward_rows(data) if ".lm_head." in key and ".backward." in key]
+            if line["prompt_only"] and line["weight_version"] == 1:
+                plain = run.report["plain"][first_scenario(line["request_ids"][0])]["logits"]
+                for statistic, value in plain.items():
+                    assert call["output"][0][statistic] == pytest.approx(value, rel=1e-5)
+    assert "lm_head" not in rows(runs("prompts").dumps.data("step0/rank0"))
+
+
+def test_a_forward_that_fails_is_invalid_and_the_next_one_is_whole(runs: Callable[[str], Run]) -> None:
+    run = runs("prompts and update")
+    assert run.scenario(FAILING)["error"] == "made to fail"
+    failed, *lines = run.lines(FAILING)
+    dumped = [line for line in lines if line["dump"]]
+    assert failed["invalid"]
+    assert failed["step"] is None
+    assert failed["skipped"] == "failed"
+    assert failed["dump"] == f"step{failed['failed_step']}/invalid-rank0-0"
+    assert dumped[0]["step"] == failed["failed_step"]
+    assert not [line for line in lines if line.get("invalid")]
+    assert [line["step"] for line in dumped] == list(range(dumped[0]["step"], dumped[0]["step"] + len(dumped)))
+    whole, broken = (run.dumps.data(line["dump"]) for line in (dumped[0], failed))
+    assert rows(whole) == rows(run.dumps.data(run.lines("grpo fsdp2")[0]["dump"]))
+    assert set(rows(broken)) < set(rows(whole))
+    assert "model.layers.1.mlp" not in rows(broken)
+    assert tokens_seen(whole, "embed_tokens") == 5
+
+
+# --- upstream's own forwards ----------------------------------------------------------------------------------
+
+
+def check_whole_sequences(run: Run, lines: list[dict[str, Any]]) -> None:
+    for line in lines:
+        if line["dump"]:
+            data, entry = run.dumps.data(line["dump"]), line["requests"][0]
+            assert not line["prompt_only"]
+            assert tokens_seen(data, "embed_tokens") == entry["prompt_length"] + entry["response_length"]
+            assert bool(backward_rows(data)) == line["backward"] == (line["phase"] == "update_actor")
+
+
+def test_update_alone(runs: Callable[[str], Run]) -> None:
+    run = runs("update")
+    lines = run.lines("grpo fsdp")
+    assert by_kind(lines) == Counter({("log_prob", "phase"): 8, ("update_actor", None): 8})
+    check_whole_sequences(run, lines)
+    assert not run.scenario("grpo fsdp")["passes"][0]["before"] != run.scenario("grpo fsdp")["passes"][0]["after"]
+
+
+@pytest.mark.parametrize("name", RUNS["all"][0])
+def test_all_phases(name: str, runs: Callable[[str], Run]) -> None:
+    """The actor's own forwards as they are; no line of critic or reference engine, LoRA's reference pass by name."""
+    run = runs("all")
+    count = 4 * SCENARIOS[name][2]
+    expected = {("log_prob", None): count, ("update_actor", None): count}
+    expected |= {("log_prob", "reference"): count} if name == "lora" else {}
+    assert by_kind(run.lines(name)) == Counter(expected)
+    check_whole_sequences(run, run.lines(name))
+    assert [entry["response_length"] for line in run.lines(name)[:4] for entry in line["requests"]] == list(RESPONSES)
+
+
+def test_seed_of_a_run_that_dumps_upstreams_own_forwards(runs: Callable[[str], Run]) -> None:
+    """Both runs seed everything with the documented seed when the session opens, so they agree with each other."""
+    assert trained(runs("all").scenario("grpo fsdp")) == trained(runs("update").scenario("grpo fsdp"))
