@@ -21,9 +21,9 @@ class GPUModelRunner:
     def _double(value: int) -> int:
         return value * 2
 
-    def execute_model(self, scheduler_output: SimpleNamespace, scale: int = 1) -> int:
+    def execute_model(self, scheduler_output: SimpleNamespace, intermediate_tensors: int | None = None) -> int:
         """Return what the caller expects."""
-        return self._double(scheduler_output.total_num_scheduled_tokens) * scale
+        return self._double(scheduler_output.total_num_scheduled_tokens) * (intermediate_tensors or 1)
 
 
 def make() -> GPUModelRunner:
@@ -33,7 +33,7 @@ def make() -> GPUModelRunner:
 def run(made: GPUModelRunner) -> object:
     output = SimpleNamespace(total_num_scheduled_tokens=5)
     method = GPUModelRunner.execute_model
-    return [made.execute_model(output), made.execute_model(output, scale=3), method.__name__, method.__doc__]
+    return [made.execute_model(output), made.execute_model(output, intermediate_tensors=3), method.__name__, method.__doc__]
 
 
 def switch_on() -> object:
