@@ -323,7 +323,7 @@ def summary(pairing: Pairing) -> tuple[object, ...]:
     steps = sorted(
         (side, verdict.process, str(verdict.step), verdict.reason.value, verdict.detail, str(verdict.request_id))
         for side in ("inference", "training")
-        for verdict in pairing.steps(side)  # type: ignore[arg-type]
+        for verdict in pairing.steps(side)
     )
     return pairs, steps
 

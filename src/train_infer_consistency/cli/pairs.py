@@ -159,7 +159,8 @@ def _print(pairing: Pairing, verbose: bool) -> None:
 def _print_counts(pairing: Pairing) -> None:
     for side in ("inference", "training"):
         counts = pairing.counts(side)
-        print(f"{side}: {sum(counts.values())} steps")
+        total = sum(counts.values())
+        print(f"{side}: {total} step{'' if total == 1 else 's'}")
         for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0].value)):
             print(f"  {count:>7}  {reason.text} [{reason.value}]")
 

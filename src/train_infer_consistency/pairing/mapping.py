@@ -51,8 +51,8 @@ class RankMap:
 
 
 def ranks_of_side(side: Side) -> frozenset[str]:
-    """A side's ranks as a map names them."""
-    return frozenset(str(part.rank) if part.rank is not None else part.name for part in side.parts)
+    """A side's ranks as a map names them: by their folders, since every engine of a run counts its ranks from 0."""
+    return frozenset(rank_word(part.name) for part in side.parts)
 
 
 def rank_word(folder: str) -> str:
