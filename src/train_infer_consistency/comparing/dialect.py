@@ -191,7 +191,10 @@ def load(path: Path) -> Dialect:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"--dialect {path} cannot be read: {error}", "docs/comparison.md has an example") from None
-    return _build(data, str(path))
+    try:
+        return _build(data, str(path))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"--dialect {path} has a value of a wrong kind: {error}") from None
 
 
 @lru_cache(maxsize=1)

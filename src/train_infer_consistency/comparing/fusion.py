@@ -41,18 +41,19 @@ def combine(parts: Sequence[tuple[Figures, int]]) -> Stats:
 
     A statistic that one part lacks is lacking in the whole; a NaN in a part is one in the whole.
     """
-    high, low, total, squares, numel = -math.inf, math.inf, 0.0, 0.0, 0
+    high, low, total, squares, numel, check = -math.inf, math.inf, 0.0, 0.0, 0, 0.0
     for part, size in parts:
         top, bottom, mean, norm = part.max, part.min, part.mean, part.norm
         if top is None or bottom is None or mean is None or norm is None:
             return _combine_carefully(parts)
         high = max(high, top)
         low = min(low, bottom)
+        check += top - bottom  # a NaN loses every comparison, but not a sum
         total += mean * size
         squares += norm * norm
         numel += size
     whole = Stats(high, low, total / numel if numel else None, math.sqrt(squares))
-    return whole if math.isfinite(high - low + total + squares) else _combine_carefully(parts)
+    return whole if math.isfinite(check + total + squares) else _combine_carefully(parts)
 
 
 def _combine_carefully(parts: Sequence[tuple[Figures, int]]) -> Stats:

@@ -143,7 +143,7 @@ def errors_of(one: Figures, two: Figures, numel: int) -> Errors:
 
 
 def judge_statistics(
-    one: Figures, two: Figures, numel: int, *, bound: float, exact_sums: bool, exact_extremes: bool
+    one: Figures, two: Figures, numel: int, *, bound: float, exact_extremes: bool
 ) -> tuple[str, Errors, float]:
     """The word by statistics alone.
 
@@ -152,7 +152,6 @@ def judge_statistics(
         two: the other's.
         numel: how many elements both have.
         bound: the relative error that rounding explains.
-        exact_sums: whether mean and norm must be equal to the last bit, too.
         exact_extremes: a parameter of one dtype: its extremes are elements, and nothing was computed, so they are equal
             or the parameter is another.
 
@@ -162,11 +161,12 @@ def judge_statistics(
     if one.max == two.max and one.min == two.min and one.mean == two.mean and one.norm == two.norm:
         return EQUAL, NO_ERROR, 0.0
     errors = errors_of(one, two, numel)
-    exact = 0.0 if exact_sums else RESOLUTION
-    sums = max(bound, exact)
+    sums = max(bound, RESOLUTION)
     extremes = 0.0 if exact_extremes else EXTREME * bound
     worst, equal = 0.0, True
-    for error, limit, same in zip(errors, (extremes, extremes, sums, sums), (0.0, 0.0, exact, exact), strict=True):
+    for error, limit, same in zip(
+        errors, (extremes, extremes, sums, sums), (0.0, 0.0, RESOLUTION, RESOLUTION), strict=True
+    ):
         if error:
             equal = equal and error <= same
             worst = max(worst, error / limit if limit else math.inf)
@@ -184,7 +184,8 @@ def read_bounds(path: Path) -> tuple[tuple[str, str, float], ...]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"--bounds {path} cannot be read: {error}", "docs/comparison.md has an example") from None
     found = []
-    for entry in data.get("bound", []):
+    entries = data.get("bound", [])
+    for entry in entries if isinstance(entries, list) else [{}]:
         module, kind, relative = entry.get("module"), entry.get("kind", "*"), entry.get("relative")
         good = isinstance(module, str) and isinstance(kind, str) and isinstance(relative, int | float)
         if not good or entry.keys() - {"module", "kind", "relative"} or not 0 <= relative < math.inf:

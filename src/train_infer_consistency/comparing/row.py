@@ -101,7 +101,6 @@ def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity,
         two.stats,
         one.numel,
         bound=result.bound,
-        exact_sums=bounds.bitwise and not merged,
         exact_extremes=result.parameter and one.dtype == two.dtype and not bounds.given(module, result.kind),
     )
     if result.word == WITHIN and not result.worst and one.crc != two.crc:

@@ -1,0 +1,132 @@
+"""Order changes nothing, and damage never gives a better verdict."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from train_infer_consistency.comparing.compare import Options, compare_shards
+from train_infer_consistency.comparing.rows import Shard
+from train_infer_consistency.dumps.reader import read_rank
+from train_infer_consistency.errors import EvidenceError
+
+from .cases import Data, dump_of, find, leaves, scale, step0
+
+QUIET = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+LAYER = "_fsdp_wrapped_module.model.layers.{}._fsdp_wrapped_module."
+
+
+def verdicts(found: Any) -> Any:
+    """A result without its file names."""
+    modules = [(m.module, m.word, m.counted, [(r.kind, r.word, r.worst) for r in m.rows]) for m in found.modules]
+    first = found.first_difference and (found.first_difference.module, found.first_difference.row.kind)
+    return found.verdict, found.coverage, first, modules
+
+
+@QUIET
+@given(seed=st.integers(0, 2**32 - 1))
+def test_shuffled_entries_ranks_and_files_change_nothing(dumps: Path, tmp_path: Path, seed: int) -> None:
+    generator = random.Random(seed)
+    ours, theirs = step0(dumps / "megatron" / "hf_n12"), step0(dumps / "megatron" / "slime_tp2_n12_sp")
+    expected = compare_shards(
+        [Shard(0, 0, read_rank(ours / "rank0"))],
+        [Shard(r, 0, read_rank(theirs / f"rank{r}")) for r in (0, 1)],
+        Options(),
+    )
+    members = []
+    for name, folder in (("one", ours / "rank0"), ("two", theirs / "rank0"), ("three", theirs / "rank1")):
+        content = json.loads((folder / "dump.json").read_text())
+        entries = list(content["data"].items())
+        generator.shuffle(entries)
+        content["data"] = dict(entries)
+        target = tmp_path / f"{name}.json"
+        target.write_text(json.dumps(content))
+        members.append(target)
+    shards = [Shard(0, 0, read_rank(members[1])), Shard(1, 0, read_rank(members[2]))]
+    generator.shuffle(shards)
+    found = compare_shards([Shard(0, 0, read_rank(members[0]))], shards, Options())
+    assert verdicts(found) == verdicts(expected)
+    assert found.verdict == "consistent"
+
+
+@pytest.fixture(scope="module")
+def lone_difference(dumps: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A pair that differs in one row of one module only, so that losing this row would hide it; the second's bytes."""
+    look = dumps / "lookalike"
+    content = json.loads(dump_of(look / "verl_fsdp1_fp32_stat").read_text())
+
+    def off(data: Data) -> None:
+        for leaf in leaves(find(data, LAYER.format(1) + "mlp.down_proj")["output"]):
+            scale(leaf, 1.2)
+
+    off(content["data"])
+    return dump_of(look / "vllm_fp32_stat"), json.dumps(content, indent=1).encode()
+
+
+def judge(inference: Path, training: Path) -> str:
+    try:
+        dumps = [read_rank(path) for path in (inference, training)]
+    except EvidenceError:
+        return "insufficient"
+    return compare_shards([Shard(0, 0, dumps[0])], [Shard(0, 0, dumps[1])], Options()).verdict
+
+
+@settings(QUIET, max_examples=200)
+@given(data=st.data())
+def test_a_damaged_byte_never_hides_a_difference(
+    lone_difference: tuple[Path, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
+    inference, good = lone_difference
+    # Half of the time in the entry that differs, where it could do harm.
+    start = good.index(b"layers.1._fsdp_wrapped_module.mlp.down_proj.Linear") - 80
+    place = data.draw(st.one_of(st.integers(start, start + 1700), st.integers(0, len(good) - 1)))
+    damaged = bytearray(good)
+    damaged[place] = data.draw(st.integers(0, 255))
+    target = tmp_path / "dump.json"
+    target.write_bytes(bytes(damaged))
+    assert judge(inference, target) in ("different", "insufficient")
+
+
+@settings(QUIET, max_examples=60)
+@given(data=st.data())
+def test_a_cut_or_patched_file_is_never_better(
+    lone_difference: tuple[Path, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
+    inference, good = lone_difference
+    start = data.draw(st.integers(0, len(good)))
+    end = data.draw(st.integers(start, min(len(good), start + 4000)))
+    target = tmp_path / "dump.json"
+    target.write_bytes(
+        good[:start] + data.draw(st.binary(max_size=30)) + (good[end:] if data.draw(st.booleans()) else b"")
+    )
+    assert judge(inference, target) in ("different", "insufficient")
+
+
+@settings(QUIET, max_examples=60)
+@given(data=st.data())
+def test_a_lost_entry_or_number_is_never_better(
+    lone_difference: tuple[Path, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
+    """Whole entries and single statistics that are gone, on either side."""
+    inference, good = lone_difference
+    content = json.loads(good)
+    losses = st.tuples(
+        st.sampled_from(sorted(content["data"])), st.sampled_from(["entry", "Max", "Min", "Mean", "Norm"])
+    )
+    for name, what in data.draw(st.lists(losses, min_size=1, max_size=3)):
+        if what == "entry":
+            content["data"].pop(name, None)
+        elif name in content["data"]:
+            for leaf in leaves([content["data"][name]["output"], content["data"][name]["input_args"]]):
+                leaf[what] = None
+    target = tmp_path / "dump.json"
+    target.write_text(json.dumps(content, indent=1))
+    assert judge(inference, target) in ("different", "insufficient")
