@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "dumps": COMMON,
     "pairing": COMMON | {"dumps"},
     "comparing": COMMON | {"dumps", "pairing"},
-    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing"},
+    "reporting": COMMON | {"dumps", "pairing", "comparing"},
+    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting"},
     "__main__": {"cli"},
 }
 
@@ -40,6 +41,7 @@ OPTIONAL: dict[str, set[str]] = {
     "capture": {"msprobe", "torch"},
     "dumps": {"numpy"},
     "comparing": {"numpy"},
+    "reporting": {"plotly"},
 }
 
 
