@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.capture.test_vllm import new, scheduler_output
 from train_infer_consistency.capture.log import JsonLines, identity, prompt_hash
 from train_infer_consistency.capture.vllm import Requests, why_not_whole_prompt
+from train_infer_consistency.dumps import logs
 from train_infer_consistency.dumps.logs import read_dispatch, read_update_actor
 from train_infer_consistency.dumps.steps import LogLine, Origin, Request
 
@@ -277,3 +278,64 @@ def test_real_logs(dumps: Path) -> None:
         count = len(path.read_text().splitlines())
         assert read.problems == []
         assert len(read.lines) + sum(len(run.steps) for run in read.decodes) == count
+
+
+def slowly(path: Path) -> tuple[list[LogLine], list[tuple[int, int | None]]]:
+    """Read a log with the JSON parser alone: its lines, and number and step of those that are plain decodes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_dispatched", "_trained"):
+            patch.setattr(logs._LogReader, name, lambda *_: None)
+        log = read_dispatch([path]) if "dispatch" in path.name else read_update_actor([path])
+    plain = [
+        line for line in log.lines if line.phase == "decode" and all(one.type == "cached" for one in line.requests)
+    ]
+    return [line for line in log.lines if line not in plain], [(line.number, line.step) for line in plain]
+
+
+def quickly(path: Path) -> tuple[list[LogLine], list[tuple[int, int | None]]]:
+    log = read_dispatch([path]) if "dispatch" in path.name else read_update_actor([path])
+    runs = [zip(run.numbers, run.steps, strict=True) for run in log.decodes]
+    return log.lines, sorted((number, None if step < 0 else step) for run in runs for number, step in run)
+
+
+def test_both_ways_of_reading_agree_on_real_logs(dumps: Path) -> None:
+    paths = sorted(dumps.rglob("*.jsonl"))
+    assert sum(len(quickly(path)[1]) for path in paths) > 80
+    for path in paths:
+        assert quickly(path) == slowly(path), path
+
+
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "request_id": st.sampled_from(["a", "b-1a2b3c4d", "None", "new", "wé", None, 3]),
+            "type": st.sampled_from(["new", "cached"]),
+            "tokens": st.integers(0, 99),
+        }
+    ),
+    max_size=3,
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["prefill", "decode"]), ENTRIES, st.integers(0, 2), st.booleans()), max_size=6),
+    st.booleans(),
+)
+@SLOW
+def test_both_ways_of_reading_agree_on_any_documented_log(
+    tmp_path: Path, forwards: list[tuple[str, list[dict[str, Any]], int, bool]], compact: bool
+) -> None:
+    records = []
+    for step, (phase, entries, pid, same_time) in enumerate(forwards):
+        stamp = "2026-05-13T10:00:00" if same_time else f"2026-05-13T10:00:{step:02}.5"
+        record = {**DOCUMENTED, "timestamp": stamp, "pid": pid, "step": step, "phase": phase, "requests": entries}
+        records.append({**record, "total_num_scheduled_tokens": sum(entry["tokens"] for entry in entries)})
+    path = write(tmp_path / "dispatch_log.jsonl", *records, compact=compact)
+    lines, decodes = quickly(path)
+    other, plain = slowly(path)
+    # An odd decode, such as one without requests, may be read either way.
+    together = sorted([(line.number, line.step) for line in lines] + decodes)
+    assert together == sorted([(line.number, line.step) for line in other] + plain)
+    assert [line for line in lines if line in other] == [line for line in other if line in lines]
+    assert all(line in other or (line.number, line.step) in plain for line in lines)
+    assert set(decodes) <= set(plain)

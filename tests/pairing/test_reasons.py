@@ -342,4 +342,4 @@ def test_every_reason_has_words() -> None:
 def test_nothing_at_all(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     pairing = pair(scan(tmp_path / "a"), scan(tmp_path / "a"))
-    assert (pairing.pairs, pairing.verdicts, pairing.problems) == ([], [], [])
+    assert (pairing.pairs, list(pairing.steps("inference")), pairing.problems) == ([], [], [])

@@ -7,37 +7,31 @@ fields: both are read without parsing them again. A line that is no record becom
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from .forms import DISPATCHED, DOCUMENTED_END, OUR_END, TRAINED, DecodeForm, has_new
 from .reader import paused_collector
 from .steps import Decodes, Log, LogLine, LogProblem, Origin, Request
 
-# How a decode step's line begins in the documented form, and how it ends in our loggers'.
-_DOCUMENTED_DECODE = re.compile(
-    rb'\{"source": ?"dispatch_logger", ?"timestamp": ?"[0-9T:.+-]{0,40}", ?'
-    rb'("pid": ?[0-9]{1,12}, ?"rank": ?[0-9]{1,9}), ?'
-    rb'"step": ?([0-9]{1,9}), ?"phase": ?"decode", ?"total_num_scheduled_tokens": ?[0-9]+, ?"requests": ?\[\{'
-)
-_DOCUMENTED_END = b"}]}\n"
-_OUR_END = b'"step":null,"dump":null,"skipped":"decode"}\n'
-_EXTRA = (
-    "prompt_only",
-    "backward",
-    "virtual_chunk",
-    "virtual_chunks",
-    "first_layer",
-    "sequence_parallel",
-    "forward_mode",
-    "attn_state",
-    "rollout_id",
-    "weights",
-    "use_remove_padding",
-    "failed_step",
+_EXTRA = frozenset(
+    (
+        "prompt_only",
+        "backward",
+        "virtual_chunk",
+        "virtual_chunks",
+        "first_layer",
+        "sequence_parallel",
+        "forward_mode",
+        "attn_state",
+        "rollout_id",
+        "weights",
+        "use_remove_padding",
+        "failed_step",
+    )
 )
 
 
@@ -73,43 +67,80 @@ class _LogReader:
         self._path, self._training, self._log = path, training, log
         self._heads: dict[bytes, tuple[dict[str, Any] | None, Origin | None]] = {}
         self._origins: dict[tuple[Any, Any], Origin] = {}
+        self._written: dict[bytes, Origin] = {}
         self._decodes: dict[bytes, Decodes] = {}
+        self._known: DecodeForm | None = None
         self._words: dict[str, str] = {}
 
     def read(self, file: Iterable[bytes]) -> None:
         """Read all lines; an empty one is none."""
         append = self._log.lines.append
+        quick = self._trained if self._training else self._dispatched
         for number, raw in enumerate(file, 1):
-            if not self._training and self._decode(raw, number):
-                continue
-            line = None if raw.isspace() else self._record(raw, number)
-            if line is not None:
+            line = quick(raw, number)
+            if line is None and not raw.isspace():
+                line = self._record(raw, number)
+            if type(line) is LogLine:
                 append(line)
         self._log.decodes.extend(self._decodes.values())
 
-    def _decode(self, raw: bytes, number: int) -> bool:
-        """Whether it is a plain decode's line, whose step is noted then."""
+    def _dispatched(self, raw: bytes, number: int) -> LogLine | Decodes | None:
+        """The line of one new request, or the decodes that a plain decode was added to; None for any other line."""
+        if raw.endswith(OUR_END):
+            head = raw[: raw.find(b'"timestamp"')]
+            decodes = self._decodes.get(head)
+            if decodes is None:
+                _, origin = self._head(head)
+                if origin is None:
+                    return None
+                decodes = self._decodes[head] = Decodes(self._path, origin, array("q"), array("q"))
+            decodes.numbers.append(number)
+            decodes.steps.append(-1)
+            return decodes
+        known = self._known
+        if known is not None and (number_of_step := known.step_of(raw)) is not None:
+            known.decodes.numbers.append(number)
+            known.decodes.steps.append(number_of_step)
+            return known.decodes
+        match = DISPATCHED.match(raw)
+        if match is None:
+            return None
+        stamp, who, step, phase, name, kind, tokens, alone = match.groups()
+        if kind == b"new":
+            if alone is None or match.end() != len(raw) or name in _NO_IDS:
+                return None
+            request = Request(name.decode(), "new", int(tokens))
+            return self._made(number, stamp, who, step, phase.decode(), request)
         # A new request in a decode is a prefill of one token.
-        if raw.endswith(_OUR_END):
-            at = raw.find(b'"timestamp"')
-            head, step = raw[:at], -1
-            if at < 0 or self._head(head)[1] is None:
-                return False
-        elif raw.endswith(_DOCUMENTED_END) and b'"new"' not in raw:
-            match = _DOCUMENTED_DECODE.match(raw)
-            if match is None:
-                return False
-            head, step = match[1], int(match[2])
-        else:
-            return False
-        decodes = self._decodes.get(head)
+        if phase != b"decode" or has_new(raw) or not raw.endswith(DOCUMENTED_END):
+            return None
+        decodes = self._decodes.get(who)
         if decodes is None:
-            fields = {} if step < 0 else json.loads(b"{" + head + b"}")
-            origin = self._head(head)[1] or self._origin_of(fields)
-            decodes = self._decodes[head] = Decodes(self._path, origin, array("q"), array("q"))
+            decodes = self._decodes[who] = Decodes(self._path, self._who(who), array("q"), array("q"))
+        self._known = DecodeForm(raw, match, decodes)
         decodes.numbers.append(number)
-        decodes.steps.append(step)
-        return True
+        decodes.steps.append(int(step))
+        return decodes
+
+    def _trained(self, raw: bytes, number: int) -> LogLine | None:
+        """The line of one trained sample in the documented form; None for any other line."""
+        match = TRAINED.fullmatch(raw)
+        if match is None:
+            return None
+        stamp, who, step, name = match.groups()
+        return None if name in _NO_IDS else self._made(number, stamp, who, step, None, Request(name.decode()))
+
+    def _made(self, number: int, stamp: bytes, who: bytes, step: bytes, phase: str | None, request: Request) -> LogLine:
+        word = self._word(stamp.decode())
+        phase = None if phase is None else self._word(phase)
+        return LogLine(self._path, number, self._who(who), int(step), phase, (request,), word)
+
+    def _who(self, who: bytes) -> Origin:
+        """The origin of ``"pid": 1, "rank": 0``."""
+        origin = self._written.get(who)
+        if origin is None:
+            origin = self._written[who] = self._origin_of(json.loads(b"{" + who + b"}"))
+        return origin
 
     def _record(self, raw: bytes, number: int) -> LogLine | None:
         """Any line; None, and a problem, where it is no record."""
@@ -164,7 +195,7 @@ class _LogReader:
         if record.keys() <= _DOCUMENTED:
             return line
         skipped = _text(record, "skipped")
-        extra = {name: record[name] for name in _EXTRA if record.get(name) is not None}
+        extra = {name: record[name] for name in record.keys() & _EXTRA if record[name] is not None}
         return line._replace(
             dump=_text(record, "dump"),
             skipped=None if skipped is None else self._word(skipped),
@@ -235,6 +266,7 @@ _DISPATCH = frozenset(["phase", "total_num_scheduled_tokens", "requests"])
 _UPDATE = frozenset(["request_ids", "num_requests"])
 _DOCUMENTED = frozenset(["source", "timestamp", "pid", "rank", "step"]) | _DISPATCH | _UPDATE
 _DOCUMENTED_REQUEST = frozenset(["request_id", "type", "tokens"])
+_NO_IDS = frozenset([b"None", b"null"])
 _NO_HEAD: tuple[dict[str, Any] | None, Origin | None] = (None, None)
 _NOTHING: dict[str, Any] = {}
 _NO_VERSIONS = (None, None)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..dumps.reader import peek
+from ..dumps.steps import Decodes
 from ..dumps.tokens import Tokens, tokens_of
 from ..dumps.tree import Tree
 from ..errors import EvidenceError
 from .folders import Folders
 from .judge import Judgement
-from .model import Part, Reason, Side, StepVerdict, process_name
+from .model import Part, Reason, Side, SideName, StepVerdict, process_name
 from .units import LoggedSide, Unit, shard_count
 
 
@@ -88,18 +90,34 @@ class Dumped:
             parts.append((Part(path, path.name, line.origin.rank, line.step, line), found))
         return parts
 
-    def verdicts(self) -> list[StepVerdict]:
+    @property
+    def name(self) -> SideName:
+        """Which side."""
+        return self.side.name
+
+    @property
+    def decodes(self) -> list[Decodes]:
+        """The plain decodes in its log."""
+        return self.side.log.decodes
+
+    def verdicts(self) -> Iterator[StepVerdict]:
         """A verdict for each line, each dump that no line explains, and each folder that was set aside."""
-        made = self.side.verdicts()
+        yield from self.side.verdicts()
+        yield from self._unexplained()
+
+    def counts(self) -> Counter[Reason]:
+        """How many of the verdicts have which reason."""
+        return self.side.counts() + Counter(verdict.reason for verdict in self._unexplained())
+
+    def _unexplained(self) -> Iterator[StepVerdict]:
         claimed = [path for path in self._paths if path is not None]
         if self.logged:
-            for folder, path in self._folders.unclaimed(claimed, self.side.log.decodes):
-                made.append(self.of_folder(path, folder.step, folder.process))
+            for folder, path in self._folders.unclaimed(claimed, self.decodes):
+                yield self.of_folder(path, folder.step, folder.process)
         logged_failures = any(line.invalid for line in self.side.log.lines)
         for folder in self.tree.steps if not logged_failures else ():
             for path in folder.invalid:
-                made.append(self._verdict(path, folder.step, folder.process, Reason.FAILED, "its dump was set aside"))
-        return made
+                yield self._verdict(path, folder.step, folder.process, Reason.FAILED, "its dump was set aside")
 
     def of_folder(self, path: Path, step: int, process: str | None) -> StepVerdict:
         """The verdict on a dump that no line explains."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..dumps.steps import LogLine, Request
 from .judge import is_prefill, judge_inference, judge_prefill
 from .model import Reason
-from .units import LoggedSide, Unit, instance
+from .units import LoggedSide, Unit
 
 # msprobe's request slicing exists from here on.
 _SLICING = (26, 2)
@@ -53,7 +53,7 @@ def inference_units(
         if side.judged[number] is None:
             request = slices.get(number) or line.requests[0]
             name = request.request_id
-            keyed.append(((name, line.step if name is None else None, *instance(line)), number))
+            keyed.append(((name, line.step if name is None else None, *side.instance(number)), number))
     units = []
     for numbers in side.grouped(keyed):
         for unit in _by_step(side, numbers):

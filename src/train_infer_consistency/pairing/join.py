@@ -18,7 +18,7 @@ from .judge import BLOCK, Judgement
 from .mapping import RankMap
 from .model import Pair, Pairing, Reason, Side, StepVerdict, notes
 from .training import training_units
-from .units import Key, LoggedSide, Unit, instance
+from .units import Key, LoggedSide, Unit
 from .unlogged import pair_unlogged
 from .weights import weights_differ
 
@@ -32,19 +32,18 @@ def pair(inference: Tree, training: Tree, *, mapping: RankMap | None = None, sli
         mapping: which ranks belong together, where the logs do not say; pairs of other ranks are not used.
         sliced: the request that msprobe's ``request_id`` named, where a packed dump's token count fits several.
     """
-    infer = LoggedSide("inference", read_dispatch(inference.dispatch_logs))
-    train = LoggedSide("training", read_update_actor(training.update_logs))
     with paused_collector():
+        infer = LoggedSide("inference", read_dispatch(inference.dispatch_logs))
+        train = LoggedSide("training", read_update_actor(training.update_logs))
         join = _Join(Dumped(infer, inference), Dumped(train, training), sliced)
         if join.infer.logged and join.train.logged:
             pairs, more = join.pairs(mapping), list[StepVerdict]()
         else:
             units = [unit for found in join.training.values() for unit in found]
             pairs, more = pair_unlogged(join.infer, join.train, join.inference, units, mapping)
-        verdicts = [*join.infer.verdicts(), *join.train.verdicts(), *more]
     problems = [*inference.problems, *training.problems, *map(str, infer.log.problems), *map(str, train.log.problems)]
     pairs.sort(key=lambda found: (found.inference.process, found.inference.step or 0, found.training.process))
-    return Pairing(pairs, verdicts, infer.log.decodes, problems)
+    return Pairing(pairs, more, (join.infer, join.train), problems)
 
 
 class _Join:
@@ -61,22 +60,30 @@ class _Join:
             for request in line.requests
             if request.request_id is not None
         }
+        self._bases: dict[str, str | None] = {}
         self._first_tokens: dict[str, int] = {}
         self._by_key: dict[Key, list[Unit]] = defaultdict(list)
         for unit in self.inference:
             name, prompt = unit.request.request_id, unit.request.prompt_hash
-            base = None if name is None else base_id(name, self._known)
+            base = None if name is None else self._base(name)
             if base is not None:
                 self._by_key[Key("request-id", base)].append(unit)
             if prompt is not None:
                 self._by_key[Key("prompt-hash", prompt)].append(unit)
 
+    def _base(self, name: str) -> str | None:
+        if name not in self._bases:
+            self._bases[name] = base_id(name, self._known)
+        return self._bases[name]
+
     def pairs(self, mapping: RankMap | None) -> list[Pair]:
         """Join what both logs know."""
         pairs: list[Pair] = []
         offset = self._usual_lag()
-        for key, found in sorted(self.training.items()):
-            units, usable = self._fit(key, self._by_key.get(key, []), found, offset)
+        # Ids first: a forward that an id joined is not to be joined by its prompt again.
+        for key, found in sorted(self.training.items(), key=lambda item: item[0].kind == "prompt-hash"):
+            units = self._by_key.get(key, [])
+            units, usable = self._fit(key, units, found, offset) if units else (units, found)
             if units and usable:
                 pairs += self._made(key, units, usable, mapping)
         self._explain_missing()
@@ -95,8 +102,13 @@ class _Join:
         if units and not fitting and found:
             infer.reject(units, Reason.OTHER_RUN, "the training side's is of another run")
             train.reject(found, Reason.OTHER_RUN, "the inference side's is of another run")
+        if len(found) > 1:
+            found.sort(key=lambda unit: train.order(unit.lines[0]))
+        if len(fitting) <= 1:
+            return fitting, found
+        fitting.sort(key=lambda unit: infer.order(unit.lines[0]))
         names = {unit.request.request_id for unit in fitting}
-        copies = {instance(infer.first(unit)) for unit in fitting}
+        copies = {infer.instance(unit.lines[0]) for unit in fitting}
         detail = None
         if key.kind == "request-id" and len(names) > 1:
             detail = f"{' and '.join(sorted(map(str, names)))} both stand for {key.name}"
@@ -121,7 +133,7 @@ class _Join:
         pairs: list[Pair] = []
         done: set[object] = set()
         for unit in units:
-            if instance(infer.first(unit)) in done:
+            if infer.instance(unit.lines[0]) in done:
                 infer.reject([unit], Reason.REPEATED)
                 continue
             part_of = self._not_whole(unit, sides[0][1])
@@ -134,7 +146,7 @@ class _Join:
             if chosen is None:
                 infer.reject([unit], Reason.NOT_MAPPED, "--map does not join its ranks to the training side's")
                 continue
-            done.add(instance(infer.first(unit)))
+            done.add(infer.instance(unit.lines[0]))
             infer.use(unit)
             others = tuple(own for _, own in sides if own is not chosen[1])
             prompt = unit.request.prompt_hash or found[0].request.prompt_hash
@@ -186,13 +198,14 @@ class _Join:
     def _explain_missing(self) -> None:
         """Say of training steps without a partner what became of their request on the inference side."""
         infer, train = self.infer.side, self.train.side
+        missing = {key.name for key, units in self.training.items() if train.why(units[0]) is None}
         reasons: dict[str, Judgement] = {}
-        for number, line in enumerate(infer.log.lines):
+        for number, line in enumerate(infer.log.lines) if missing else ():
             judgement = infer.judged[number]
             if judgement is None or judgement[0] in (Reason.USED, Reason.DECODE):
                 continue
             for request in line.requests:
-                base = None if request.request_id is None else base_id(request.request_id, self._known)
+                base = None if request.request_id is None else self._base(request.request_id)
                 if base is not None and request.type != "cached":
                     reasons.setdefault(base, judgement)
                     if request.tokens is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from ..dumps.steps import Decodes, LogLine, Request
 from ..dumps.tokens import Tokens
@@ -192,37 +192,70 @@ class Pair:
     notes: tuple[str, ...] = ()
 
 
+class Steps(Protocol):
+    """The steps of a logged side, which may be a million: their verdicts are made when they are asked for."""
+
+    @property
+    def name(self) -> SideName:
+        """Which side."""
+
+    @property
+    def decodes(self) -> list[Decodes]:
+        """The plain decodes among them."""
+
+    def verdicts(self) -> Iterator[StepVerdict]:
+        """A verdict on each, but for plain decodes."""
+
+    def counts(self) -> Counter[Reason]:
+        """How many of those verdicts have which reason."""
+
+
 @dataclass(frozen=True)
 class Pairing:
     """All that was found.
 
     Attributes:
         pairs: by inference process and step.
-        verdicts: of all steps of both sides but plain decodes.
-        decodes: plain decodes of the inference side, none of which is used.
+        folders: verdicts on the folders of sides without a log.
+        logged: the sides that have one.
         problems: log lines and folders that could not be read, a line each.
     """
 
     pairs: list[Pair] = field(default_factory=list)
-    verdicts: list[StepVerdict] = field(default_factory=list)
-    decodes: list[Decodes] = field(default_factory=list)
+    folders: list[StepVerdict] = field(default_factory=list)
+    logged: tuple[Steps, ...] = ()
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def verdicts(self) -> list[StepVerdict]:
+        """The verdicts on both sides' steps, but for plain decodes."""
+        return [*self.folders, *(verdict for steps in self.logged for verdict in steps.verdicts())]
 
     def steps(self, side: SideName) -> Iterator[StepVerdict]:
         """Every step of a side with its reason; decodes last."""
-        yield from (verdict for verdict in self.verdicts if verdict.side == side)
-        for decodes in self.decodes if side == "inference" else ():
-            process = process_name(decodes.path, decodes.origin.host, decodes.origin.pid, decodes.origin.rank)
-            for number, step in zip(decodes.numbers, decodes.steps, strict=True):
-                place = f"{decodes.path.name}:{number}"
-                yield StepVerdict(side, process, None if step < 0 else step, Reason.DECODE, "", None, place)
+        yield from (verdict for verdict in self.folders if verdict.side == side)
+        for steps in self.logged:
+            if steps.name == side:
+                yield from steps.verdicts()
+                for decodes in steps.decodes:
+                    yield from _decoded(side, decodes)
 
     def counts(self, side: SideName) -> Counter[Reason]:
         """How many steps of a side have which reason."""
-        counts = Counter(verdict.reason for verdict in self.verdicts if verdict.side == side)
-        if side == "inference" and self.decodes:
-            counts[Reason.DECODE] += sum(len(decodes.steps) for decodes in self.decodes)
+        counts = Counter(verdict.reason for verdict in self.folders if verdict.side == side)
+        for steps in self.logged:
+            if steps.name == side:
+                counts += steps.counts()
+                counts += Counter({Reason.DECODE: sum(len(decodes.steps) for decodes in steps.decodes)})
         return counts
+
+
+def _decoded(side: SideName, decodes: Decodes) -> Iterator[StepVerdict]:
+    origin = decodes.origin
+    process = process_name(decodes.path, origin.host, origin.pid, origin.rank)
+    for number, step in zip(decodes.numbers, decodes.steps, strict=True):
+        place = f"{decodes.path.name}:{number}"
+        yield StepVerdict(side, process, None if step < 0 else step, Reason.DECODE, "", None, place)
 
 
 def process_name(log: Path | None, host: str | None, pid: int | None, rank: int | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from .judge import judge_training
 from .model import Reason
-from .units import Key, LoggedSide, Unit, instance
+from .units import Key, LoggedSide, Unit
 
 Starts = Callable[[int], bool | None]
 
@@ -40,7 +40,7 @@ def _units(side: LoggedSide, numbers: list[int], starts: Starts) -> list[Unit]:
     if len(numbers) == 1:
         return [Unit(tuple(numbers), lines[numbers[0]].requests[0])]
     units = []
-    models = side.grouped((instance(lines[number]), number) for number in numbers)
+    models = side.grouped((side.instance(number), number) for number in numbers)
     for model in models:
         taken: dict[tuple[int | None, int | None, object], int] = {}
         chunks = {lines[number].extra.get("virtual_chunk") for number in model}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -47,6 +47,7 @@ class LoggedSide:
     name: SideName
     log: Log
     judged: list[Judgement | None] = field(default_factory=list)
+    _instances: dict[int, tuple[Hashable, ...]] = field(default_factory=dict)
 
     def first(self, unit: Unit) -> LogLine:
         """A unit's first line."""
@@ -54,6 +55,8 @@ class LoggedSide:
 
     def why(self, unit: Unit) -> Judgement | None:
         """Why a unit is not used; None while it may be."""
+        if len(unit.lines) == 1:
+            return self.judged[unit.lines[0]]
         return next((judgement for number in unit.lines if (judgement := self.judged[number]) is not None), None)
 
     def reject(self, units: Iterable[Unit], reason: Reason, detail: str = "") -> None:
@@ -76,33 +79,37 @@ class LoggedSide:
         return (*names, -1 if step is None else step, -1 if rank is None else rank, origin.pid or 0, line.timestamp)
 
     def grouped(self, keyed: Iterable[tuple[Hashable, int]]) -> list[tuple[int, ...]]:
-        """Lines with equal keys together, in an order that does not depend on their files."""
+        """Lines with equal keys together, each group in an order that does not depend on their files."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for key, number in keyed:
             groups[key].append(number)
-        if len(groups) * 2 > sum(map(len, groups.values())):  # most have one line, which needs no sorting
-            found = [tuple(numbers) if len(numbers) == 1 else self._sorted(numbers) for numbers in groups.values()]
-        else:
-            found = [self._sorted(numbers) for numbers in groups.values()]
-        return sorted(found, key=lambda numbers: self.order(numbers[0]))
+        # Most groups are one line, for which an order is not worth its price.
+        return [tuple(group) if len(group) == 1 else tuple(sorted(group, key=self.order)) for group in groups.values()]
 
-    def verdicts(self) -> list[StepVerdict]:
+    def instance(self, number: int) -> tuple[Hashable, ...]:
+        """What tells one model's processes from another replica's; the host does not, for ranks may lie on several."""
+        line = self.log.lines[number]
+        key = id(line.origin)
+        found = self._instances.get(key)
+        if found is None:
+            found = self._instances[key] = _instance(line)
+        return found
+
+    def verdicts(self) -> Iterator[StepVerdict]:
         """A verdict for each line."""
-        made = []
-        for number, line in enumerate(self.log.lines):
-            reason, detail = self.judged[number] or (Reason.ONE_SIDE, "")
+        for line, judgement in zip(self.log.lines, self.judged, strict=True):
+            reason, detail = judgement or (Reason.ONE_SIDE, "")
             origin = line.origin
             process = process_name(line.path, origin.host, origin.pid, origin.rank)
             name = line.requests[0].request_id if len(line.requests) == 1 else None
-            made.append(StepVerdict(self.name, process, line.step, reason, detail, name, line.place))
-        return made
+            yield StepVerdict(self.name, process, line.step, reason, detail, name, line.place)
 
-    def _sorted(self, numbers: list[int]) -> tuple[int, ...]:
-        return tuple(sorted(numbers, key=self.order))
+    def counts(self) -> Counter[Reason]:
+        """How many lines have which reason."""
+        return Counter(Reason.ONE_SIDE if judgement is None else judgement[0] for judgement in self.judged)
 
 
-def instance(line: LogLine) -> tuple[Hashable, ...]:
-    """What tells one model's processes from those of another replica; the host does not, ranks may lie on several."""
+def _instance(line: LogLine) -> tuple[Hashable, ...]:
     origin, count = line.origin, shard_count(line)
     # Ranks that compute alone, or in groups of neighbours, are replicas unless the log numbers the replicas itself.
     group = None if count is None or origin.rank is None or "dp_rank" in origin.parallel else origin.rank // count

@@ -1,0 +1,61 @@
+"""The commonest lines of the request logs by their wording, recognised several times faster than JSON is parsed.
+
+Whatever is worded otherwise, and every line that is not wholly as here, is left to the JSON parser.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .steps import Decodes
+
+# The documented lines of one new request, of cached ones that decode, and of one trained sample, whose parsing as JSON
+# would take three quarters of the time. What is written otherwise takes the JSON parser.
+_HEAD = (
+    rb'", ?"timestamp": ?"([0-9T:.+-]{0,40})", ?("pid": ?[0-9]{1,12}, ?"rank": ?[0-9]{1,9}), ?"step": ?([0-9]{1,9}), ?'
+)
+_ID = rb'"([!#-\[\]-~]+)"'
+DISPATCHED = re.compile(
+    rb'\{"source": ?"dispatch_logger'
+    + _HEAD
+    + rb'"phase": ?"(decode|prefill)", ?"total_num_scheduled_tokens": ?[0-9]+, ?'
+    rb'"requests": ?\[\{"request_id": ?' + _ID + rb', ?"type": ?"(new|cached)", ?"tokens": ?([0-9]{1,9})\}(\]\}\n)?'
+)
+TRAINED = re.compile(
+    rb'\{"source": ?"update_actor' + _HEAD + rb'"request_ids": ?\[' + _ID + rb'\], ?"num_requests": ?1\}\n'
+)
+DOCUMENTED_END = b"}]}\n"
+OUR_END = b'"step":null,"dump":null,"skipped":"decode"}\n'
+
+
+def has_new(raw: bytes) -> bool:
+    """Whether a line has a new request."""
+    # A letter is looked for forty times faster than a word, and no other word of such a line has a w.
+    return 119 in raw and b'"new"' in raw
+
+
+class DecodeForm:
+    """The wording of one process's documented decodes: its next ones differ in time, step and requests alone."""
+
+    def __init__(self, raw: bytes, match: re.Match[bytes], decodes: Decodes) -> None:
+        self.decodes = decodes
+        (stamp, end), (number, after) = match.span(1), match.span(3)
+        self._before, self._stamp = raw[:stamp], end
+        self._between, self._number = raw[end:number], number
+        self._behind = raw[after : match.end(4) + 1]
+
+    def step_of(self, raw: bytes) -> int | None:
+        """The step of a line of this wording; None for any other line."""
+        after = raw.find(b",", self._number)
+        digits = raw[self._number : after]
+        if (
+            raw.startswith(self._behind, after)
+            and raw.startswith(self._between, self._stamp)
+            and raw.startswith(self._before)
+            and raw.endswith(DOCUMENTED_END)
+            and not has_new(raw)
+            and digits.isdigit()
+            and len(digits) < 10
+        ):
+            return int(digits)
+        return None
