@@ -120,7 +120,8 @@ def _pairs(comparison: Comparison, verbose: bool) -> Iterator[str]:
     verdicts = Counter(pair.verdict for pair in comparison.pairs)
     words = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     unused = len(comparison.rejected)
-    yield _line("pairs", f"{len(comparison.pairs)} compared{f' ({words})' if words else ''}; {unused} steps not used, plain decodes aside")
+    compared = f"{len(comparison.pairs)} compared" + (f" ({words})" if words else "")
+    yield _line("pairs", f"{compared}; {unused} steps not used, plain decodes aside")
     for side in ("inference", "training"):
         counts = Counter(
             (str(step.get("text", "")), str(step.get("reason", "")))
