@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.pairing.runs import A, B, Run, dump
 from train_infer_consistency.cli.main import main
+from train_infer_consistency.pairing.model import Reason
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -158,3 +160,8 @@ def test_many_pairs_are_cut_without_v(call: Call, tmp_path: Path) -> None:
     assert "... and 5 more; -v shows all\n25 pairs\n" in out
     _, out, _ = call(run.inference.root, run.training.root, "-v")
     assert out.count("rank0") == 50
+
+
+def test_the_reference_names_every_reason() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert [reason.value for reason in Reason if f"`{reason.value}`" not in text] == []
