@@ -55,27 +55,43 @@ class Writer:
         return f"{name}.{cls}", inputs, [self.leaf(row, tokens, out)], {"weight": weight}
 
     def same(self, name: str, cls: str, into: list[tuple[str, int]], rows: list[tuple[str, int]]) -> Entry:
-        return f"{name}.{cls}", [self.leaf(r, TOKENS, w) for r, w in into], [self.leaf(r, TOKENS, w) for r, w in rows], {}
+        return (
+            f"{name}.{cls}",
+            [self.leaf(r, TOKENS, w) for r, w in into],
+            [self.leaf(r, TOKENS, w) for r, w in rows],
+            {},
+        )
 
 
 def training(experts: int, layers: int) -> Iterator[Entry]:
     """HF's modules under FSDP1 (dense) or plain (experts)."""
     w, wrap = Writer(1, True), "" if experts else "_fsdp_wrapped_module."
-    yield f"{wrap}model.embed_tokens.Embedding", [w.ids(250)], [w.leaf("x0", TOKENS, HIDDEN)], {
-        "weight": w.leaf("embed.weight", VOCABULARY, HIDDEN, parameter=True)
-    }
+    yield (
+        f"{wrap}model.embed_tokens.Embedding",
+        [w.ids(250)],
+        [w.leaf("x0", TOKENS, HIDDEN)],
+        {"weight": w.leaf("embed.weight", VOCABULARY, HIDDEN, parameter=True)},
+    )
     for i in range(layers):
         base, row = f"{wrap}model.layers.{i}.{wrap}", f"L{i}."
         weight = {"weight": w.leaf(f"{row}n1.weight", HIDDEN, parameter=True)}
-        yield f"{base}input_layernorm.RMSNorm", [w.leaf(f"x{i}", TOKENS, HIDDEN)], [w.leaf(f"{row}n1", TOKENS, HIDDEN)], weight
+        yield (
+            f"{base}input_layernorm.RMSNorm",
+            [w.leaf(f"x{i}", TOKENS, HIDDEN)],
+            [w.leaf(f"{row}n1", TOKENS, HIDDEN)],
+            weight,
+        )
         for name, width in (("q", HIDDEN), ("k", KV), ("v", KV)):
             yield w.linear(f"{base}self_attn.{name}_proj", "Linear", f"{row}{name}", (f"{row}n1", HIDDEN), width)
         yield w.linear(f"{base}self_attn.o_proj", "Linear", f"{row}o", (f"{row}a", HIDDEN), HIDDEN)
         yield w.same(f"{base}self_attn", "Qwen2Attention", [(f"{row}n1", HIDDEN)], [(f"{row}o", HIDDEN)])
         weight = {"weight": w.leaf(f"{row}n2.weight", HIDDEN, parameter=True)}
-        yield f"{base}post_attention_layernorm.RMSNorm", [w.leaf(f"{row}r", TOKENS, HIDDEN)], [
-            w.leaf(f"{row}n2", TOKENS, HIDDEN)
-        ], weight
+        yield (
+            f"{base}post_attention_layernorm.RMSNorm",
+            [w.leaf(f"{row}r", TOKENS, HIDDEN)],
+            [w.leaf(f"{row}n2", TOKENS, HIDDEN)],
+            weight,
+        )
         yield from mlp(w, f"{base}mlp", row, experts)
         yield w.same(f"{base}mlp", "Qwen2MLP", [(f"{row}n2", HIDDEN)], [(f"{row}m", HIDDEN)])
         yield w.same(base[:-1], "Qwen2DecoderLayer", [(f"x{i}", HIDDEN)], [(f"x{i + 1}", HIDDEN)])
@@ -96,27 +112,54 @@ def mlp(w: Writer, base: str, row: str, experts: int) -> Iterator[Entry]:
 def inference(layers: int) -> Iterator[Entry]:
     """vLLM's modules: fused products, norms that take and return the residual."""
     w = Writer(0, False)
-    yield "model.embed_tokens.VocabParallelEmbedding", [w.ids(250)], [w.leaf("x0", TOKENS, HIDDEN)], {
-        "weight": w.leaf("embed.weight", VOCABULARY, HIDDEN, parameter=True)
-    }
+    yield (
+        "model.embed_tokens.VocabParallelEmbedding",
+        [w.ids(250)],
+        [w.leaf("x0", TOKENS, HIDDEN)],
+        {"weight": w.leaf("embed.weight", VOCABULARY, HIDDEN, parameter=True)},
+    )
     for i in range(layers):
         base, row = f"model.layers.{i}.", f"L{i}."
         before = [(f"x{i}", HIDDEN)] if not i else [(f"L{i - 1}.m", HIDDEN), (f"L{i - 1}.r", HIDDEN)]
-        name, ins, outs, _ = w.same(f"{base}input_layernorm", "RMSNorm", before, [(f"{row}n1", HIDDEN), (f"x{i}", HIDDEN)][: len(before)])
+        name, ins, outs, _ = w.same(
+            f"{base}input_layernorm", "RMSNorm", before, [(f"{row}n1", HIDDEN), (f"x{i}", HIDDEN)][: len(before)]
+        )
         yield name, ins, outs, {"weight": w.leaf(f"{row}n1.weight", HIDDEN, parameter=True)}
-        yield fused(w, f"{base}self_attn.qkv_proj", "QKVParallelLinear", f"{row}n1", [(f"{row}q", HIDDEN), (f"{row}k", KV), (f"{row}v", KV)])
+        yield fused(
+            w,
+            f"{base}self_attn.qkv_proj",
+            "QKVParallelLinear",
+            f"{row}n1",
+            [(f"{row}q", HIDDEN), (f"{row}k", KV), (f"{row}v", KV)],
+        )
         qkv = [(f"{row}q", HIDDEN), (f"{row}k", KV), (f"{row}v", KV)]
         yield w.same(f"{base}self_attn.attn", "Attention", qkv, [(f"{row}a", HIDDEN)])
         yield w.linear(f"{base}self_attn.o_proj", "RowParallelLinear", f"{row}o", (f"{row}a", HIDDEN), HIDDEN)
         yield w.same(f"{base}self_attn", "Qwen2Attention", [(f"{row}n1", HIDDEN)], [(f"{row}o", HIDDEN)])
-        name, ins, outs, _ = w.same(f"{base}post_attention_layernorm", "RMSNorm", [(f"{row}o", HIDDEN), (f"x{i}", HIDDEN)], [(f"{row}n2", HIDDEN), (f"{row}r", HIDDEN)])
+        name, ins, outs, _ = w.same(
+            f"{base}post_attention_layernorm",
+            "RMSNorm",
+            [(f"{row}o", HIDDEN), (f"x{i}", HIDDEN)],
+            [(f"{row}n2", HIDDEN), (f"{row}r", HIDDEN)],
+        )
         yield name, ins, outs, {"weight": w.leaf(f"{row}n2.weight", HIDDEN, parameter=True)}
-        yield fused(w, f"{base}mlp.gate_up_proj", "MergedColumnParallelLinear", f"{row}n2", [(f"{row}gate", INNER), (f"{row}up", INNER)])
+        yield fused(
+            w,
+            f"{base}mlp.gate_up_proj",
+            "MergedColumnParallelLinear",
+            f"{row}n2",
+            [(f"{row}gate", INNER), (f"{row}up", INNER)],
+        )
         yield w.same(f"{base}mlp.act_fn", "SiluAndMul", [(f"{row}gu", 2 * INNER)], [(f"{row}p", INNER)])
         yield w.linear(f"{base}mlp.down_proj", "RowParallelLinear", f"{row}m", (f"{row}p", INNER), HIDDEN)
         yield w.same(f"{base}mlp", "Qwen2MLP", [(f"{row}n2", HIDDEN)], [(f"{row}m", HIDDEN)])
         yield w.same(base[:-1], "Qwen2DecoderLayer", [(f"x{i}", HIDDEN)], [(f"{row}m", HIDDEN), (f"{row}r", HIDDEN)])
-    yield w.same("model.norm", "RMSNorm", [(f"L{layers - 1}.m", HIDDEN), (f"L{layers - 1}.r", HIDDEN)], [("final", HIDDEN), (f"x{layers}", HIDDEN)])
+    yield w.same(
+        "model.norm",
+        "RMSNorm",
+        [(f"L{layers - 1}.m", HIDDEN), (f"L{layers - 1}.r", HIDDEN)],
+        [("final", HIDDEN), (f"x{layers}", HIDDEN)],
+    )
 
 
 def fused(w: Writer, name: str, cls: str, into: str, parts: list[tuple[str, int]]) -> Entry:
@@ -139,7 +182,8 @@ def merged(leaves: list[dict[str, Any]], shape: list[int], widths: list[int]) ->
 def write(folder: Path, entries: Iterator[Entry]) -> Path:
     """A rank folder as msprobe writes it; returns its dump.json."""
     folder.mkdir(parents=True)
-    data, construct = {}, {}
+    data: dict[str, Any] = {}
+    construct: dict[str, None] = {}
     for name, inputs, outputs, parameters in entries:
         data[f"Module.{name}.forward.0"] = {
             "input_args": inputs, "input_kwargs": {}, "output": outputs, "parameters": parameters,
@@ -162,7 +206,9 @@ def measure(command: list[str], folder: Path, accepted: set[int]) -> tuple[float
     child.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - start
     if child.returncode not in accepted:
-        raise SystemExit(f"{' '.join(command[:3])} ended with {child.returncode}: {(folder / 'output.txt').read_text()[-2000:]}")
+        raise SystemExit(
+            f"{' '.join(command[:3])} ended with {child.returncode}: {(folder / 'output.txt').read_text()[-2000:]}"
+        )
     return seconds, usage.ru_maxrss / 1024
 
 
@@ -184,7 +230,9 @@ def contest(name: str, infer: Path, train: Path, options: list[str], least: tupl
     (a, am), (b, bm) = min(ours), min(theirs)
     am, bm = max(memory for _, memory in ours), min(memory for _, memory in theirs)
     print(f"{name}: msprobe compare {b:.2f} s, {bm:.0f} MB; consistency compare {a:.2f} s, {am:.0f} MB")
-    print(f"  time ratio {b / a:.1f} (promised: at least {least[0]:g}), memory 1/{bm / am:.1f} (at most 1/{least[1]:g})")
+    print(
+        f"  time ratio {b / a:.1f} (promised: at least {least[0]:g}), memory 1/{bm / am:.1f} (at most 1/{least[1]:g})"
+    )
     return b / a >= least[0] and bm / am >= least[1]
 
 

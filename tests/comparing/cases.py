@@ -117,7 +117,8 @@ class Builder:
 
     def add(self, path: str, cls: str, inputs: list[Any], outputs: list[Any], **parameters: Any) -> None:
         made = {name: self.leaf(array) for name, array in parameters.items()}
-        ins, outs = tuple(map(self.leaf, inputs)), tuple(map(self.leaf, outputs))
+        ins = tuple(None if array is None else self.leaf(array) for array in inputs)
+        outs = tuple(map(self.leaf, outputs))
         name = f"Module.{path}.{cls}.forward.0"
         self.calls.append(Call(name, path, None, cls, 0, "forward", "Module", ins, {}, outs, made, len(self.calls)))
 

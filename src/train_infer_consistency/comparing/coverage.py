@@ -5,8 +5,11 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from .judge import NOT_COMPARED
+from .names import template_of
 from .quantity import HIDDEN, Quantity, Side
 from .record import PairResult
+
+_ENDS = ("embed", "final_norm")
 
 
 def partnerless(name: str, have: Side, lacking: Side) -> str:
@@ -66,12 +69,20 @@ def holes(result: PairResult, inference: Side, training: Side) -> list[str]:
             for name, kind in (("embed", "output"), ("final_norm", "output"))
             if _has(other, name, kind) and not _has(own, name, kind)
         ]
+    compared = {
+        (template_of(entry.module), row.kind)
+        for entry in result.modules
+        for row in entry.rows
+        if row.word != NOT_COMPARED and entry.module not in _ENDS
+    }
     return found + [
         f"{entry.module} {row.kind} was not compared: {row.reason}"
         for entry in result.modules
         if not entry.whole and entry.counted and entry.module != "lm_head"
         for row in entry.rows
         if row.word == NOT_COMPARED and _usable(row.inference) and _usable(row.training)
+        # What no layer can be compared in is a matter of layout, and of the coverage.
+        if entry.module in _ENDS or (template_of(entry.module), row.kind) in compared
     ]
 
 

@@ -99,6 +99,7 @@ class Dialect:
     detect_names: frozenset[str]
     detect_classes: frozenset[str]
     rules: Mapping[str, tuple[Rule, ...]]
+    depth: int
     prefixes: tuple[tuple[str, Rule], ...]
     _plans: dict[tuple[str, str, bool], Plan | None] = field(default_factory=dict, repr=False, compare=False)
 
@@ -215,15 +216,15 @@ def choose(
     """
     seen = set(modules)
     templates, classes = {template for template, _ in seen}, {cls for _, cls in seen}
-    best: tuple[float, int] | None = None
-    chosen = None
-    for order, dialect in enumerate((*own, *(shipped() if known is None else known))):
+
+    def fit(dialect: Dialect) -> int:
         names = {dialect.normalise(template)[0] for template in templates}
-        rank = (3 * len(names & dialect.detect_names) + 2 * len(classes & dialect.detect_classes), -order)
-        if best is None or rank > best:
-            best, chosen = rank, dialect
-    assert chosen is not None and best is not None
-    return chosen if best[0] else next(item for item in shipped() if item.name == "hf")
+        return 3 * len(names & dialect.detect_names) + 2 * len(classes & dialect.detect_classes)
+
+    others = shipped() if known is None else known
+    # The first of the best: the user's own, then those that build on no other.
+    chosen = max([*own, *sorted(others, key=lambda dialect: dialect.depth)], key=fit)
+    return chosen if fit(chosen) else next(item for item in shipped() if item.name == "hf")
 
 
 @lru_cache(maxsize=1)
@@ -265,6 +266,7 @@ def _build(data: dict[str, Any], where: str) -> Dialect:
         detect_names=frozenset(detect.get("names", [])),
         detect_classes=frozenset(detect.get("classes", [])),
         rules={name: tuple(found) for name, found in rules.items()},
+        depth=int(data.get("depth", 0)),
         prefixes=tuple(sorted(prefixes, key=lambda item: -len(item[0]))),
     )
 
@@ -286,7 +288,11 @@ def _inherit(data: dict[str, Any], where: str) -> dict[str, Any]:
         for entry in base.get("module", [])
         if (entry["name"], entry.get("class", "*"), entry.get("beside", "")) not in mine
     ]
-    return {**base, **data, "module": [*own, *kept]}
+    # What makes the base fit makes this one fit, too; it wins by what is its own.
+    bases, more = base.get("detect", {}), data.get("detect", {})
+    detect = {key: [*bases.get(key, []), *more.get(key, [])] for key in ("names", "classes")}
+    depth = base.get("depth", 0) + 1
+    return {**base, **data, "module": [*own, *kept], "detect": detect, "depth": depth}
 
 
 def _rule(entry: dict[str, Any], where: str) -> Rule:
