@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from ..dumps.steps import LogLine, Request
 from .judge import is_prefill, judge_inference, judge_prefill
@@ -15,17 +14,9 @@ from .units import LoggedSide, Unit
 _SLICING = (26, 2)
 
 
-@dataclass
-class Prefills:
-    """What the log tells of one id's prefills in the documented form, which does not say how long the prompt is."""
-
-    new: list[int] = field(default_factory=list)
-    later: list[int] = field(default_factory=list)
-
-
 def inference_units(
     side: LoggedSide, sliced: str | None, count: Callable[[int], int | None]
-) -> tuple[list[Unit], dict[str, Prefills]]:
+) -> tuple[list[Unit], dict[str, list[int]]]:
     """Judge every line, and put together what is one forward.
 
     Args:
@@ -34,15 +25,16 @@ def inference_units(
         count: how many tokens a line's dump has, by the line's number; None where it has none or does not tell.
 
     Returns:
-        The units, and by id the token counts of its prefills.
+        The units, and for ids in the documented form, which does not say how long a prompt is, the tokens of what may
+        be further parts of their prefill.
     """
     lines = side.log.lines
     side.judged = [judge_inference(line) for line in lines]
-    prefills: dict[str, Prefills] = defaultdict(Prefills)
+    later: dict[str, list[int]] = defaultdict(list)
     keyed: list[tuple[tuple[object, ...], int]] = []
     slices: dict[int, Request] = {}
     for number, line in enumerate(lines):
-        _count_prefills(line, prefills)
+        _note_later(line, later)
         judgement = side.judged[number]
         if judgement is not None and judgement[0] is Reason.SEVERAL_REQUESTS and line.skipped is None:
             request = _sliced_to(line, sliced, count(number) if _can_slice(line) else None)
@@ -59,7 +51,7 @@ def inference_units(
         for unit in _by_step(side, numbers):
             request = slices.get(unit[0]) or lines[unit[0]].requests[0]
             units.append(Unit(unit, request, unit[0] in slices))
-    return units, prefills
+    return units, later
 
 
 def _by_step(side: LoggedSide, numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -100,11 +92,7 @@ def _sliced_to(line: LogLine, sliced: str | None, count: int | None) -> Request 
     return fitting[0] if fitting else None
 
 
-def _count_prefills(line: LogLine, prefills: dict[str, Prefills]) -> None:
-    for request in line.requests:
-        if request.phase is not None or request.request_id is None or not request.tokens:
-            continue
-        if request.type == "new":
-            prefills[request.request_id].new.append(request.tokens)
-        elif request.tokens > 1 and line.phase == "prefill":
-            prefills[request.request_id].later.append(request.tokens)
+def _note_later(line: LogLine, later: dict[str, list[int]]) -> None:
+    for request in line.requests if line.phase == "prefill" else ():
+        if request.phase is None and request.type == "cached" and request.request_id and (request.tokens or 0) > 1:
+            later[request.request_id].append(request.tokens or 0)

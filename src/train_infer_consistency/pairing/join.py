@@ -13,7 +13,7 @@ from ..dumps.reader import paused_collector
 from ..dumps.tree import Tree
 from .dumped import Dumped, starts_model
 from .ids import base_id
-from .inference import Prefills, inference_units
+from .inference import inference_units
 from .judge import BLOCK, Judgement
 from .mapping import RankMap
 from .model import Pair, Pairing, Reason, Side, StepVerdict, notes
@@ -49,7 +49,7 @@ def pair(inference: Tree, training: Tree, *, mapping: RankMap | None = None, sli
 class _Join:
     def __init__(self, infer: Dumped, train: Dumped, sliced: str | None) -> None:
         self.infer, self.train = infer, train
-        self.inference, self._prefills = inference_units(infer.side, sliced, infer.count)
+        self.inference, self._later = inference_units(infer.side, sliced, infer.count)
         self.training = training_units(train.side, lambda number: starts_model(train.tokens(number)))
         infer.settle_claims()
         train.settle_claims()
@@ -179,7 +179,7 @@ class _Join:
         length = training.request.prompt_length if training.request is not None else None
         if wanted is None or unit.request.phase is not None:
             return None
-        return _documented_part(wanted, length, self._prefills.get(unit.request.request_id or "", Prefills()))
+        return _documented_part(wanted, length, self._later.get(unit.request.request_id or "", []))
 
     def _usual_lag(self) -> int:
         """How far the trainer's weight number is ahead of the rollout's where both mean the same weights.
@@ -215,7 +215,7 @@ class _Join:
             if reason is not None:
                 length, tokens = units[0].request.prompt_length, self._first_tokens.get(key.name)
                 if reason[0] is Reason.SEVERAL_REQUESTS and length is not None and tokens is not None:
-                    reason = _documented_part(tokens, length, Prefills()) or reason
+                    reason = _documented_part(tokens, length, []) or reason
                 train.reject(units, *_across("inference", *reason))
 
 
@@ -229,9 +229,8 @@ def _across(side: str, reason: Reason, detail: str) -> Judgement:
     return reason, text if text.startswith("on the ") else f"on the {side} side: {text}"
 
 
-def _documented_part(tokens: int, length: int | None, prefills: Prefills) -> Judgement | None:
+def _documented_part(tokens: int, length: int | None, later: list[int]) -> Judgement | None:
     """In the documented form, whether a new request's tokens are its prompt; None if they are, or if nothing tells."""
-    later = prefills.later
     if length is None:
         if later and max(later) <= tokens:
             return Reason.CHUNKED, f"prefill in {1 + len(later)} steps"

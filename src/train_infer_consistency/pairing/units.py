@@ -19,8 +19,7 @@ class Key(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One forward of one model.
 
     Attributes:
