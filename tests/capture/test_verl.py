@@ -47,8 +47,7 @@ class MegatronEngine:
     def __init__(self) -> None:
         self.engine_config = types.SimpleNamespace(forward_only=False)
         self.tf_config = types.SimpleNamespace(sequence_parallel=True)
-        layer = types.SimpleNamespace
-        self.module = [Chunk([layer(layer_number=3), layer(layer_number=4), object()]), Chunk([layer(layer_number=7)])]
+        self.module = [Chunk(3, 4), Chunk(7)]
 
 
 class MegatronEngineWithLMHead(MegatronEngine):
@@ -56,10 +55,16 @@ class MegatronEngineWithLMHead(MegatronEngine):
 
 
 class Chunk:
-    def __init__(self, modules: list[Any]) -> None:
-        self._modules = modules
+    """A chunk of the network whose layers have these numbers, and attentions numbered within the chunk."""
 
-    def modules(self) -> list[Any]:
+    def __init__(self, *numbers: int) -> None:
+        self._modules: list[tuple[str, Any]] = [("", object()), ("module.decoder", object())]
+        for local, number in enumerate(numbers):
+            layer = f"module.decoder.layers.{local}"
+            self._modules.append((layer, types.SimpleNamespace(layer_number=number)))
+            self._modules.append((f"{layer}.self_attention", types.SimpleNamespace(layer_number=local + 1)))
+
+    def named_modules(self) -> list[tuple[str, Any]]:
         return self._modules
 
 

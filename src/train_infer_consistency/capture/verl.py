@@ -6,6 +6,7 @@ The trainer's batch is never cut: with PROMPTS_ONLY a marked copy of its prompts
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +22,7 @@ _VERSION = "consistency_weight_version"
 # Cut to the prompt's width where they are there; responses and their mask become empty.
 _SEQUENCES = ("input_ids", "attention_mask", "position_ids", "routed_experts")
 _FSDP_MODULE = "verl.workers.engine.fsdp.transformer_impl"
+_LAYER = re.compile(r"(?:^|\.)decoder\.layers\.\d+$")
 
 
 class VerlSession(Session):
@@ -287,7 +289,8 @@ def _parallel(engine: Any) -> dict[str, Any]:
 def _chunk(engine: Any, model: Any) -> dict[str, Any]:
     """Which part of the network a Megatron model chunk is: dumps count its layers from 0."""
     chunks = engine.module if isinstance(engine.module, list | tuple) else [engine.module]
-    layers = [number for module in model.modules() if (number := getattr(module, "layer_number", None)) is not None]
+    # Of the layers alone: the attention inside one is numbered within its pipeline stage (megatron-core 0.12).
+    layers = [module.layer_number for name, module in model.named_modules() if _LAYER.search(name)]
     return {
         "virtual_chunk": next((index for index, chunk in enumerate(chunks) if chunk is model), None),
         "virtual_chunks": len(chunks),
