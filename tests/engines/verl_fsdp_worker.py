@@ -4,7 +4,7 @@ Real: RayPPOTrainer.fit, ActorRolloutRefWorker, TrainingWorker, the engines, Hyd
 (tokens and request ids are drawn here), Ray's worker group (a call is a call), the weight sync, the metrics' logger.
 
 The plan has ``model`` (a folder), ``report`` (the file to write) and ``scenarios``: each has a ``name``, ``overrides`` for
-Hydra and perhaps ``fail``, a module whose first call inside a dump raises.
+Hydra, ``steps``, and ``fails`` where its first micro-batch shall raise and the training be begun anew.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import os
 import random
 import sys
 import traceback
@@ -53,9 +54,10 @@ def random_digest() -> str:
     return digest(torch.get_rng_state(), random.getstate(), np.random.get_state())
 
 
-def weights_digest(*modules: torch.nn.Module) -> str:
-    """A digest of all parameters."""
-    return digest(*(part for module in modules for item in module.named_parameters() for part in item))
+def weights_digest(*networks: Any) -> str:
+    """A digest of all parameters of networks, or of lists of their chunks."""
+    chunks = [chunk for network in networks for chunk in (network if isinstance(network, list) else [network])]
+    return digest(*(part for chunk in chunks for item in chunk.named_parameters() for part in item))
 
 
 class Rollout:
@@ -124,7 +126,9 @@ class Rollout:
 
 
 class Now:
-    """A worker group of one: calls go through, and what does not block in Ray is wrapped as Ray wraps it."""
+    """A worker group in one process a rank: every rank drives its own worker, and all get the answer of the rank that has
+    one. What does not block in Ray is wrapped as Ray wraps it.
+    """
 
     def __init__(self, worker: Any, deferred: bool = False) -> None:
         self._worker, self._deferred = worker, deferred
@@ -133,9 +137,16 @@ class Now:
         if name == "async_calls_finalize_fn_exec":
             raise AttributeError(name)
         method = getattr(self._worker, name)
-        if not self._deferred:
-            return method
-        return lambda *args: SimpleNamespace(get=partial(lambda value: value, method(*args)))
+
+        def call(*args: Any) -> Any:
+            answers = [method(*args)]
+            if torch.distributed.get_world_size() > 1:
+                own, answers = answers[0], [None] * torch.distributed.get_world_size()
+                torch.distributed.all_gather_object(answers, own)
+            (answer,) = [answer for answer in answers if answer is not None]
+            return SimpleNamespace(get=lambda: answer) if self._deferred else answer
+
+        return call
 
 
 class Scenario:
@@ -200,7 +211,7 @@ class Scenario:
         self.workers.append(worker)
         return worker
 
-    def modules(self) -> list[torch.nn.Module]:
+    def networks(self) -> list[Any]:
         """The actor's network, then the critic's or the reference model's."""
         engines = [getattr(worker, "actor", None) or getattr(worker, "ref", None) or worker for worker in self.workers]
         return [worker.engine.module for worker in engines]
@@ -244,22 +255,20 @@ def watch_passes(passes: list[dict[str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def failing(module: torch.nn.Module, name: str | None) -> Iterator[None]:
-    """Let the first call of a submodule raise."""
-    if name is None:
-        yield
-        return
-    (target,) = [part for path, part in module.named_modules() if path.endswith(name)]
+def failing(engine: Any, fails: bool) -> Iterator[None]:
+    """Let the engine's first micro-batch raise behind the network's forward, which leaves FSDP able to go on."""
+    original = engine.prepare_model_outputs
 
-    def refuse(*args: Any) -> None:
-        handle.remove()
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        engine.prepare_model_outputs = original
         raise ArithmeticError("made to fail")
 
-    handle = target.register_forward_pre_hook(refuse)
+    if fails:
+        engine.prepare_model_outputs = refuse
     try:
         yield
     finally:
-        handle.remove()
+        engine.prepare_model_outputs = original
 
 
 def run(plan: dict[str, Any], number: int, passes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -267,14 +276,14 @@ def run(plan: dict[str, Any], number: int, passes: list[dict[str, Any]]) -> dict
     Logger.rows = []
     passes.clear()
     scenario = plan["scenarios"][number]
-    made = Scenario(plan["model"], scenario["overrides"], scenario.get("steps", 1), number)
-    actor, *others = made.modules()
+    made = Scenario(plan["model"], scenario["overrides"], scenario["steps"], number)
+    actor, *others = made.networks()
     made.trainer.model = actor
     result: dict[str, Any] = {"before": weights_digest(actor), "error": None}
     random.seed(3)
     np.random.seed(3)
     torch.manual_seed(3)
-    with failing(actor, scenario.get("fail")):
+    with failing(made.workers[0].actor.engine, scenario["fails"]):
         try:
             made.trainer.fit()
         except ArithmeticError as error:
@@ -319,7 +328,7 @@ def main(path: Path) -> None:
     report["modules"] = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     asked = next(iter(report["scenarios"].values())).get("asked", {})
     report["plain"] = plain(plan["model"], asked)
-    Path(plan["report"]).write_text(json.dumps(report))
+    Path(plan["report"].format(rank=os.environ["RANK"])).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":
