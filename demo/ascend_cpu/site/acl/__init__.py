@@ -1,0 +1,1 @@
+"""Stand-in for the device library's Python module; see torch_npu beside it."""

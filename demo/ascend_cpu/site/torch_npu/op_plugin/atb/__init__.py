@@ -1,0 +1,1 @@
+"""Part of the CPU stand-in for torch_npu; see there."""
