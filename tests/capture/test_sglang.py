@@ -165,6 +165,28 @@ def test_both_chunks_of_a_prompt_are_called_chunks(on: Process, session: SglangS
     assert [line["requests"][0]["prompt_hash"] for line in (first, second)] == [None, None]
 
 
+def test_a_chunk_that_was_packed_has_a_last_chunk_too(on: Process, session: SglangSession, runner: Runner) -> None:
+    forwards = (
+        batch([[1, 2], PROMPT], wholes=[2, 12]),
+        batch([[1, 2, 3, 4]], prefixes=[8]),
+        # Another prompt, of which as much is in the prefix cache.
+        batch([[7]], prefixes=[12]),
+    )
+    lines = [run(on, session, runner, forward) for forward in forwards]
+    assert [line["skipped"] for line in lines] == ["packed", "chunked", "cached-prefix"]
+
+
+def test_a_draft_model_leaves_its_targets_forwards_what_they_are(
+    on: Process, session: SglangSession, runner: Runner
+) -> None:
+    draft = Runner(draft=True)
+    first, second = batch([PROMPT], wholes=[12], rids=["a"]), batch([[1, 2, 3, 4]], prefixes=[8], rids=["a"])
+    whole = batch([PROMPT], rids=["b"])
+    order = ((runner, first), (draft, first), (runner, second), (draft, second), (draft, whole), (runner, whole))
+    lines = [run(on, session, who, forward) for who, forward in order]
+    assert [line["skipped"] for line in lines] == ["chunked", "draft", "chunked", "draft", "draft", None]
+
+
 def test_a_request_that_was_pushed_out_comes_back_longer(on: Process, session: SglangSession, runner: Runner) -> None:
     run(on, session, runner, batch([PROMPT], rids=["a"]))
     assert run(on, session, runner, batch([[*PROMPT, 1, 2]], rids=["a"]))["skipped"] == "resumed"

@@ -96,13 +96,17 @@ class SglangSession(Session):
         return "too-short" if entry["tokens"] < switches().min_dump_tokens else None
 
     def _remember(self, line: dict[str, Any], skipped: str | None) -> None:
+        if skipped == "draft":
+            # It repeats what its target computes, and lies between two chunks of it.
+            return
         self._chunk_end = None
         for entry in line["requests"] if line["phase"] == "prefill" else ():
             if entry["request_id"] is not None:
                 # A request that was pushed out of memory comes back as one prefill of prompt and output.
                 self._seen.add(entry["request_id"])
-            if skipped == "chunked":
-                self._chunk_end = entry["computed_tokens"] + entry["tokens"]
+            end = entry["computed_tokens"] + entry["tokens"]
+            if end < (entry["prompt_length"] or 0):
+                self._chunk_end = end
 
     def _count_updates(self, runner: Any, name: str) -> None:
         update = getattr(runner, name, None)
