@@ -63,9 +63,9 @@ class Writer:
         )
 
 
-def training(experts: int, layers: int) -> Iterator[Entry]:
+def training(experts: int, layers: int, side: int = 1) -> Iterator[Entry]:
     """HF's modules under FSDP1 (dense) or plain (experts)."""
-    w, wrap = Writer(1, True), "" if experts else "_fsdp_wrapped_module."
+    w, wrap = Writer(side, True), "" if experts else "_fsdp_wrapped_module."
     yield (
         f"{wrap}model.embed_tokens.Embedding",
         [w.ids(250)],
@@ -240,7 +240,7 @@ def make(base: Path) -> None:
     """Write all dumps."""
     write(base / "dense" / "infer", inference(LAYERS))
     write(base / "dense" / "train", training(0, LAYERS))
-    write(base / "moe" / "infer", training(EXPERTS, LAYERS))
+    write(base / "moe" / "infer", training(EXPERTS, LAYERS, 0))
     write(base / "moe" / "train", training(EXPERTS, LAYERS))
 
 

@@ -78,7 +78,7 @@ def write(content: Any, source: Path, target: Path) -> Path:
 
 
 def theirs(msprobe: str, train: Path, infer: Path, options: list[str], out: Path) -> str:
-    """What msprobe says: rows, matched rows and the words of all rows."""
+    """What msprobe says: matched rows of all rows, and the words of both."""
     command = [msprobe, "compare", "-tp", str(train), "-gp", str(infer), "-o", str(out), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = sorted(out.glob("*.csv"))
@@ -90,9 +90,11 @@ def theirs(msprobe: str, train: Path, infer: Path, options: list[str], out: Path
     with found[-1].open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
     matched = [row for row in rows if "N/A" not in (row["NPU Name"], row["Bench Name"])]
-    words = Counter(row["Result"] for row in rows)
-    said = ", ".join(f"{count} {word}" for word, count in sorted(words.items()))
-    return f"{len(matched)} of {len(rows)} rows matched; {said}; rc {done.returncode}"
+    said = [
+        ", ".join(f"{count} {word}" for word, count in sorted(Counter(row["Result"] for row in some).items())) or "none"
+        for some in (matched, rows)
+    ]
+    return f"{len(matched)} of {len(rows)} rows matched: {said[0]}; all rows: {said[1]}; rc {done.returncode}"
 
 
 def ours(train: Path, infer: Path) -> str:

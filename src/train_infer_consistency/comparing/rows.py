@@ -98,8 +98,8 @@ def build_rows(
         modules: every canonical module is entered here.
     """
     rows: dict[Key, Quantity] = {}
-    sizes: dict[tuple[tuple[int, ...], bool], tuple[int, int]] = {}
-    integers: dict[str, bool] = {}
+    # A model has few shapes: what a leaf's dtype and shape say is worked out once.
+    kinds: dict[tuple[str, tuple[int, ...], bool], tuple[tuple[int, int], bool]] = {}
     for call, plan, numbers in placed:
         if plan.layered:
             numbers = (numbers[0] + offset(call), *numbers[1:])  # noqa: PLW2901 - local numbers are of no more use
@@ -109,19 +109,17 @@ def build_rows(
         if known is None or (known.rule is not None and known.rule.uncounted and not rule.uncounted):
             modules[name] = Module(name, plan.template, numbers, rule if plan.known else None)
         for target, kind, slot, parameter, leaf in _leaves(call, plan):
-            integer = integers.get(leaf.dtype)
-            if integer is None:
-                integer = integers[leaf.dtype] = leaf.dtype.startswith(_INTEGERS)
+            known_kind = kinds.get((leaf.dtype, leaf.shape, parameter))
+            if known_kind is None:
+                size = rows_and_columns(leaf.shape) if parameter else tokens_and_features(leaf.shape, tokens)
+                known_kind = kinds[leaf.dtype, leaf.shape, parameter] = (size, leaf.dtype.startswith(_INTEGERS))
+            size, integer = known_kind
             if integer and kind != _IDENTITY and not (kind == "input" and rule.target == "embed"):
                 continue  # indices and masks are no activations
             # All parts of a fused module have the same input.
             key = (fill(target, numbers) if target else name, kind, "" if kind == "input" else rule.part)
             if key in rows:
                 continue
-            size = sizes.get((leaf.shape, parameter))
-            if size is None:
-                size = rows_and_columns(leaf.shape) if parameter else tokens_and_features(leaf.shape, tokens)
-                sizes[leaf.shape, parameter] = size
             gap = "" if size[0] and None not in leaf[2:6] else _gap(leaf, size, integer)
             # A row lent to another module, such as the weight of a norm fused into the next product, is not split.
             origin = (dump, call, slot, _LENT if target else rule, kind)
