@@ -2,6 +2,8 @@
 
 # The Python that runs this project's own tools; any >= 3.11.
 BOOTSTRAP_PYTHON ?= python3
+# The engines' wheels are for Python 3.11; a BOOTSTRAP_PYTHON that somebody named is taken for theirs too.
+ENGINES_PYTHON = $(if $(filter file,$(origin BOOTSTRAP_PYTHON)),python3.11,$(BOOTSTRAP_PYTHON))
 
 # What wheels and bundle are made for. Plain assignments: a PYTHON or PLATFORM in the environment means something else.
 STACK = verl-0.8
@@ -9,12 +11,19 @@ PLATFORM =
 PYTHON =
 # SOURCE_<upstream>=PATH, from the command line or the environment, reaches the verb: make exports both by itself.
 
+# The demo: fsdp or fsdp2 (both), a fault of demo/faults.py to plant, and what msprobe dumps: statistics or tensor.
+STRATEGY =
+FAULT =
+TASK =
+
 # More arguments for pytest, for example ARGS="-k weave -x".
 ARGS =
 
 BIN = .venv/bin
 ENGINES = .venv-engines/bin
 PIP = python -m pip --disable-pip-version-check --quiet
+# With pip's progress where somebody looks on.
+LOUD_PIP = $(if $(MAKE_TERMOUT),$(subst --quiet,,$(PIP)),$(PIP))
 CHOICE = --stack $(STACK) $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PYTHON),--python $(PYTHON))
 
 # make itself ends with 0 or 2, so the status of the verb is said, and make's own last line repeats it ("Error N").
@@ -37,9 +46,19 @@ define bootstrap
   exit 1; }
 endef
 
+# The same for an environment with engines, which says what it is about to fetch.
+define bootstrap_engines
+@$(ENGINES_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+  echo "make: '$(ENGINES_PYTHON)' is not Python 3.11, which the engines need; get it (apt install python3.11-venv," \
+    "uv python install 3.11, pyenv install 3.11) and name it: make BOOTSTRAP_PYTHON=PATH $(MAKECMDGOALS)" >&2; \
+  exit 1; }
+@echo "setting up .venv-engines: torch and the engines' other requirements, about 0.7 GB to download and 2.5 GB on disk" \
+  "with a CPU build of torch, several GB more where the registry serves the CUDA build; runs once"
+endef
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle test test-engines bench lint lock clean
+.PHONY: help setup wheels bundle demo test test-engines bench lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +70,10 @@ wheels: .venv/install.stamp ## build the wheels of STACK (verl-0.8) into dist/wh
 
 bundle: .venv/install.stamp ## one archive of STACK's wheels for hosts without a network; variables as for wheels
 	$(call verb,wheels --bundle $(CHOICE))
+
+demo: .venv-engines/engines.stamp ## both engines on a CPU, compared, in dist/demo; STRATEGY=fsdp FAULT=stale-weight TASK=tensor
+	@$(ENGINES)/python -m demo.run $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(FAULT),--fault $(FAULT)) \
+	  $(if $(TASK),--task $(TASK))
 
 test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
@@ -90,9 +113,9 @@ clean: ## remove what make made here; downloads stay in their cache
 	@touch $@
 
 .venv-engines/engines.stamp: pyproject.toml hatch_build.py requirements/engines.txt requirements/engines-nodeps.txt
-	$(bootstrap)
-	$(BOOTSTRAP_PYTHON) -m venv .venv-engines
-	$(ENGINES)/$(PIP) install --requirement requirements/engines.txt
-	$(ENGINES)/$(PIP) install --no-deps --requirement requirements/engines-nodeps.txt
-	$(ENGINES)/$(PIP) install --editable .
+	$(bootstrap_engines)
+	$(ENGINES_PYTHON) -m venv .venv-engines
+	$(ENGINES)/$(LOUD_PIP) install --requirement requirements/engines.txt
+	$(ENGINES)/$(LOUD_PIP) install --no-deps --requirement requirements/engines-nodeps.txt
+	$(ENGINES)/$(PIP) install --editable '.[analysis]'
 	@touch $@

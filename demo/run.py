@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from demo.ascend_cpu import environment
 from demo.faults import FAULTS
-from train_infer_consistency.errors import ConsistencyError, UnfinishedError
+from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
 from train_infer_consistency.overlay.inspect import weave_upstream
 from train_infer_consistency.overlay.lock import load_lock
 from train_infer_consistency.overlay.reading import load_upstreams
@@ -78,8 +79,10 @@ class Demo:
         self._run([*pip, "--target", str(self.site), "--requirement", str(listed)], "install")
         self.say("weaving vLLM's Python files; the first time 75 MB are fetched")
         pin = load_lock().pin(*VLLM)
-        (wheel,) = (artifact for artifact in pin.artifacts.values() if artifact.file.endswith("_x86_64.whl"))
-        assert pin.requirement is not None
+        suffix = f"_{platform.machine()}.whl"
+        wheel = next((artifact for artifact in pin.artifacts.values() if artifact.file.endswith(suffix)), None)
+        if wheel is None or pin.requirement is None:
+            raise EvidenceError(f"{VLLM[0]} has no wheel for {platform.machine()}", "run the demo on x86-64 Linux")
         self._install_vllm(fetch_artifact(pin.requirement, wheel.file, wheel.sha256))
 
     def _install_vllm(self, wheel: Path) -> None:
