@@ -217,7 +217,7 @@ def test_missing_and_partnerless_are_listed(opened: Open, planted: Comparison) -
 def test_pairs_and_steps_that_were_not_used(opened: Open, run: Comparison) -> None:
     shown = opened(run)
     assert shown.text("#verdict") == "Consistent"
-    first, second = (pair.request_id for pair in run.pairs)
+    first, second = (str(pair.request_id) for pair in run.pairs)
     assert first in shown.text("#sides")
     buttons = shown.all("#used button")
     assert [button.get_attribute("aria-pressed") for button in buttons] == ["true", "false"]

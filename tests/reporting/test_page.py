@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,9 @@ def test_without_plotly_one_line_says_what_to_install(planted: Comparison, monke
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(UnfinishedError, match=r"pip install 'train-infer-consistency\[analysis\]'"):
         list(page(planted))
+
+
+def test_the_wheel_has_the_parts_of_the_page(own_wheel: Path) -> None:
+    with zipfile.ZipFile(own_wheel) as wheel:
+        names = {name.rpartition("/")[2] for name in wheel.namelist() if "/reporting/assets/" in name}
+    assert names == {"page.html", "page.css", "page.js", "words.json"}

@@ -20,6 +20,7 @@ def test_the_curve_follows_the_forward_pass_and_names_the_worst_of_each_layer(pl
     assert (embed.word, first.word, second.word, last.word) == ("equal", "equal", "differs", "equal")
     assert second.worst is not None
     assert (second.worst.module, second.worst.kind) == ("layers.1.mlp.down", "output")
+    assert second.worst.error is not None
     assert second.worst.error == pytest.approx(0.09 / 1.09, rel=1e-3)
     assert second.worst.error > second.worst.bound > 0
     assert first.output == second.output == 0.0, "the planted fault is in a branch, not in what the layer gives on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -94,11 +94,12 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> 
     path = tmp_path / "report.html"
     write_text(path, ["old"])
 
-    def broken() -> list[str]:
+    def pieces() -> Iterator[str]:
+        yield "new"
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        write_text(path, (piece for part in (lambda: ["new"], broken) for piece in part()))
+        write_text(path, pieces())
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
 
