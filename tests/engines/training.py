@@ -63,7 +63,7 @@ def run_group(
     paths: Sequence[Path],
     world: int,
     env: Mapping[str, str],
-    timeout: int = 300,
+    timeout: int = 900,
     check: bool = True,
 ) -> None:
     """Run a worker script once for each rank of a process group, to its end.
