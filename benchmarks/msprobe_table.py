@@ -14,7 +14,6 @@ import subprocess
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +115,10 @@ def main() -> None:
             (name, find(base, train), find(base, infer), ["--consistent_check", "--backend", backend])
             for name, train, infer, backend in CASES
         ]
-        plain = find(base, f"{LOOK}/verl_fsdp1_fp32_stat")
-        made: list[tuple[str, Callable[[Path, Path], Path]]] = [("every activation times 1.09", scaled)]
-        made.append(("the same, two entries swapped in the file", reordered))
-        inputs += [(name, make(plain, base / name.replace(" ", "_")), plain, []) for name, make in made]
+        plain, vllm = find(base, f"{LOOK}/verl_fsdp1_fp32_stat"), find(base, f"{LOOK}/vllm_fp32_stat")
+        inputs.append(("every activation times 1.09", scaled(plain, base / "scaled"), plain, []))
+        swapped = reordered(plain, base / "reordered")
+        inputs.append(("two entries swapped in the file", swapped, vllm, ["--consistent_check", "--backend", "fsdp"]))
         print("| input (training, inference) | `msprobe compare` | `consistency compare` |\n|---|---|---|")
         for number, (name, train, infer, options) in enumerate(inputs):
             out = base / f"out{number}"
