@@ -184,6 +184,11 @@ def set_compile_mode(jit_compile: bool = False) -> None:
     """Do nothing."""
 
 
+def _is_in_bad_fork() -> bool:
+    """Say no: there is no device to lose. torch asks before it seeds."""
+    return False
+
+
 def manual_seed(seed: int) -> None:
     """Seed nothing: the host's generator is torch's own."""
 
