@@ -81,7 +81,7 @@ test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes
 test-engines: .venv-engines/engines.stamp ## run the tests that need torch and real engines, on a CPU, in .venv-engines
 	$(ENGINES)/python -m pytest -m engines -W default tests/engines $(ARGS)
 
-bench: .venv/bench.stamp ## measure against the named rivals, as ratios in one run
+bench: .venv/bench.stamp .venv-engines/engines.stamp ## measure against the named rivals, as ratios in one run
 	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
 	  echo "== $$script"; $(BIN)/python $$script || exit $$?; done
 
