@@ -51,7 +51,13 @@ def test_wheel_states_licence_command_and_no_dependency(own_wheel: Path) -> None
         commands = archive.read(texts["entry_points.txt"]).decode()
     assert {"licenses/LICENSE", "licenses/NOTICE"} <= texts.keys()
     assert "License-Expression: Apache-2.0" in metadata
-    assert not [line for line in metadata if line.startswith("Requires-Dist")]
+    needed = [line for line in metadata if line.startswith("Requires-Dist")]
+    assert [line for line in needed if "; extra == " not in line] == []
+    extras = {
+        extra: {line.split()[1].partition("<")[0] for line in needed if f"extra == '{extra}'" in line}
+        for extra in ("analysis", "all")
+    }
+    assert extras == {"analysis": {"numpy", "plotly"}, "all": {"numpy", "plotly"}}
     assert "consistency = train_infer_consistency.cli.main:main" in commands
 
 
