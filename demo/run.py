@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from demo.ascend_cpu import environment
+from demo.ascend_cpu import environment as ascend_environment
 from demo.faults import FAULTS
 from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
 from train_infer_consistency.overlay.inspect import weave_upstream
@@ -96,12 +96,12 @@ class Demo:
     def make_model(self) -> None:
         """Write the model that both engines load."""
         self.say("making a tiny random Qwen2")
-        self._worker("tiny_model", [self.model], self._path(), "model")
+        self._worker("tiny_model", [self.model], self.environment(), "model")
 
     def generate(self) -> None:
         """Let the rollout engine answer the prompts."""
         self.say("the prompts through vLLM 0.18 and vllm-ascend 0.18.0's runner" + self._planted("inference"))
-        env = environment(base=self._path())
+        env = ascend_environment(base=self.environment())
         env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
         self._worker("generate", [self.model, self._configure("generate"), self.requests, self.fault], env, "generate")
 
@@ -113,7 +113,7 @@ class Demo:
             requests: a rollout's, by default this demo's.
         """
         self.say(f"the same prompts through verl 0.8.0's engine, strategy {strategy}" + self._planted("training"))
-        env = self._path() | {
+        env = self.environment() | {
             "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
             "DUMP_ON": "1",
             "PROMPTS_ONLY": "1",
@@ -152,7 +152,7 @@ class Demo:
         path.write_text(json.dumps({"task": self.task, **common, self.task: detail}, indent=2))
         return path
 
-    def _path(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """The environment of an engine: verl loads its adapter by name, from the folder that holds it."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         path = os.pathsep.join(map(str, (self.site, ROOT, ROOT / "demo")))
