@@ -50,10 +50,12 @@ def run(options: argparse.Namespace) -> int:
     from ..comparing.pairs import compare
     from ..dumps.reader import paused_collector
     from ..reporting import terminal
-    from ..reporting.write import check, write
 
     wanted = {"page": options.output, "csv": options.csv, "junit": options.junit, "view": options.msprobe_view}
-    check(**wanted)
+    if any(wanted.values()):
+        from ..reporting.write import check
+
+        check(**wanted)
     how = Options(
         dialects=tuple(load(path) for path in options.dialect),
         min_coverage=options.min_coverage,
@@ -64,8 +66,11 @@ def run(options: argparse.Namespace) -> int:
         comparison = compare(find_pairs(options), how, options.noise)
         if not options.json:
             print(terminal.render(comparison, paint, verbose=options.verbose))
-        for written in write(comparison, language=options.lang, **wanted):
-            note(f"consistency: wrote {written}")
+        if any(wanted.values()):
+            from ..reporting.write import write
+
+            for written in write(comparison, language=options.lang, **wanted):
+                note(f"consistency: wrote {written}")
         if options.json:
             print_json(comparison.to_json())
         gc.freeze()  # a hundred thousand records without a cycle: the collector need not look through them at the end

@@ -51,18 +51,19 @@ def find_pairs(options: argparse.Namespace) -> Pairing:
         EvidenceError: a path does not exist or holds nothing of the kind.
         UsageError: a map that is none, or a tree beside a single dump.
     """
-    from ..dumps.tree import scan
     from ..errors import UsageError
     from ..pairing.direct import given, is_direct
+
+    generate, train = [options.generate, *options.more_generate], [options.train, *options.more_train]
+    if is_direct(options.generate, options.train):
+        if options.map or options.request or len(generate) + len(train) > 2:
+            raise UsageError("--map, --request, --generate and --train are for whole trees", "leave them out")
+        return given(options.generate, options.train)
+    from ..dumps.tree import scan
     from ..pairing.join import pair
     from ..pairing.mapping import RankMap
 
-    generate, train = [options.generate, *options.more_generate], [options.train, *options.more_train]
     mapping = RankMap.parse(options.map) if options.map else None
-    if is_direct(options.generate, options.train):
-        if mapping or options.request or len(generate) + len(train) > 2:
-            raise UsageError("--map, --request, --generate and --train are for whole trees", "leave them out")
-        return given(options.generate, options.train)
     return pair(
         scan(*generate, without=[path for path in train if path not in generate]),
         scan(*train, without=[path for path in generate if path not in train]),
