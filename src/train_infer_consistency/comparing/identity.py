@@ -84,10 +84,13 @@ def other_tokens(identity: Identity, one: Quantity | None, two: Quantity | None)
 def positions_differ(inference: Side, training: Side) -> tuple[str, Quantity, Quantity] | None:
     """The first module whose positions differ from the other side's; None where none does or nothing is known."""
     for label, own, others in (("inference", inference, training), ("training", training, inference)):
-        if not others.positions:
+        known = [quantity for _, quantity in others.positions if None not in quantity.summary[:2]]
+        if not known:
             continue
-        reference = others.positions[0][1]
+        reference = known[0]
         for name, quantity in own.positions:
+            if None in quantity.summary[:2]:
+                continue
             if quantity.numel == reference.numel and quantity.summary[:2] != reference.summary[:2]:
                 pair = (quantity, reference) if label == "inference" else (reference, quantity)
                 return (name, *pair)
