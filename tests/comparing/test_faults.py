@@ -119,6 +119,15 @@ def test_shifted_positions(plant: Plant) -> None:
     assert (module, kind) == ("layers.0.attn.rope", "positions")
 
 
+@pytest.mark.parametrize("name", ["Max", "Min"])
+def test_positions_that_are_null_are_no_difference_and_no_crash(plant: Plant, name: str) -> None:
+    def null(data: Data) -> None:
+        for leaf in leaves(find(data, "rotary_emb")["input_args"]):
+            leaf[name] = None
+
+    assert plant(null).verdict == "consistent"
+
+
 @pytest.mark.parametrize("dtype", ["fp32"], indirect=True)
 def test_another_epsilon(plant: Plant) -> None:
     """RMSNorm with 1e-5 in place of 1e-6: the first norm is off by 1.2 %, as its small input makes it."""
