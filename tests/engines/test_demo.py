@@ -1,0 +1,187 @@
+"""``make demo``: two real engines on a CPU agree, and each planted fault is named where it is and in no other place.
+
+The driver's own steps are used. Wheels and model are made once, and a fault runs only the engine it is planted in,
+against the sound run of the other; runs of engines go two at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.faults import FAULTS
+from demo.generate import PROMPTS, RESPONSE, request_id
+from demo.run import CONSISTENCY, FOREIGN, ROOT, STRATEGIES, Demo, main
+
+pytestmark = [pytest.mark.engines, pytest.mark.download]
+
+#: The training engine of the faults in training; one is enough where both were shown to agree.
+FAULTY = "fsdp2"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    demo = Demo(tmp_path_factory.mktemp("demo"))
+    demo.install()
+    demo.make_model()
+    demo.generate()
+    return demo
+
+
+@pytest.fixture(scope="module")
+def runs(base: Demo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Demo]:
+    """``runs("fsdp")``, ``runs("tensor")`` or ``runs(fault)``: the demo whose engines have been run."""
+
+    def strategy(name: str) -> Demo:
+        base.train(name)
+        return base
+
+    def tensor() -> Demo:
+        demo = Demo(tmp_path_factory.mktemp("tensor"), "tensor", base=base)
+        demo.generate()
+        demo.train("fsdp")
+        return demo
+
+    def fault(name: str) -> Demo:
+        demo = Demo(tmp_path_factory.mktemp(name), fault=name, base=base)
+        if FAULTS[name].engine == "inference":
+            demo.generate()
+        else:
+            demo.train(FAULTY, base.requests)
+        return demo
+
+    with ThreadPoolExecutor(2) as pool:
+        futures: dict[str, Future[Demo]] = {"tensor": pool.submit(tensor)}
+        futures |= {name: pool.submit(strategy, name) for name in STRATEGIES}
+        futures |= {name: pool.submit(fault, name) for name in FAULTS}
+    return lambda name: futures[name].result()
+
+
+def compare(generate: Path, train: Path) -> tuple[int, dict[str, Any]]:
+    """Run the product's verb, and return its status and its JSON object."""
+    command = [*CONSISTENCY, "compare", "--json", str(generate), str(train)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1, 3), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def head(found: dict[str, Any]) -> dict[str, Any]:
+    """The logits' module, in the pair whose modules are listed."""
+    (module,) = (module for module in found["modules"] if module["module"] == "lm_head")
+    return dict(module)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_engines_agree(strategy: str, runs: Callable[[str], Demo]) -> None:
+    demo = runs(strategy)
+    status, found = compare(demo.dump("generate"), demo.dump(strategy))
+    assert (status, found["verdict"]) == (0, "consistent")
+    pairs = found["pairs"]["used"]
+    assert sorted(pair["request_id"] for pair in pairs) == sorted(map(request_id, PROMPTS))
+    assert {pair["verdict"] for pair in pairs} == {"consistent"}
+    assert found["coverage"] > 0.95
+    assert all("last prompt row only" in " ".join(pair["notes"]) for pair in pairs)
+    assert head(found)["word"] == "not compared", "statistics of one row and of all rows cannot be compared"
+
+
+def test_tensors_agree_too_and_the_last_row_of_the_logits_is_compared(runs: Callable[[str], Demo]) -> None:
+    demo = runs("tensor")
+    status, found = compare(demo.dump("generate"), demo.dump("fsdp"))
+    assert (status, found["verdict"]) == (0, "consistent")
+    assert len(found["pairs"]["used"]) == len(PROMPTS)
+    assert head(found)["word"] in ("equal", "within rounding")
+    assert {row["evidence"] for row in head(found)["rows"] if row["kind"] == "output"} == {"tensors"}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_named_where_it_is(fault: str, runs: Callable[[str], Demo], base: Demo) -> None:
+    demo, planted = runs(fault), FAULTS[fault]
+    runs(FAULTY)
+    folders = {"inference": (demo.dump("generate"), base.dump(FAULTY))}
+    folders["training"] = (base.dump("generate"), demo.dump(FAULTY))
+    status, found = compare(*folders[planted.engine])
+    assert (status, found["verdict"]) == (1, "different")
+    pairs = found["pairs"]["used"]
+    assert len(pairs) == len(PROMPTS)
+    assert {pair["first_difference"]["module"] for pair in pairs} == {planted.module}
+    assert f"{planted.module}:" in found["reason"]
+
+
+def test_both_sides_ran_the_woven_files_with_the_same_ids(base: Demo, runs: Callable[[str], Demo]) -> None:
+    """Every prompt alone in the rollout, then its decodes; in training the added pass, then upstream's own."""
+    (log,) = base.dump("generate").rglob("dispatch_log.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["skipped"] for line in lines] == ([None] + ["decode"] * (RESPONSE - 1)) * len(PROMPTS)
+    asked = [line["requests"][0]["request_id"] for line in lines if line["skipped"] is None]
+    assert [name.rpartition("-")[0] for name in asked] == [request_id(prompt) for prompt in PROMPTS]
+    for strategy in STRATEGIES:
+        (log,) = runs(strategy).dump(strategy).rglob("update_actor_log.jsonl")
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        assert [line["skipped"] for line in lines] == [None] * 4 + ["not-prompt-only"] * 4
+        assert [line["request_ids"] for line in lines[:4]] == [[request_id(prompt)] for prompt in PROMPTS]
+        assert {line["run_id"] for line in lines} == {"demo"}
+
+
+def test_command_passes_the_status_on_and_leaves_a_report(
+    base: Demo, runs: Callable[[str], Demo], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """The whole driver, with the engines' runs put in their place."""
+    demo = runs("stale-weight")
+    runs("fsdp2")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "stale").write_text("of the run before")
+
+    def put(self: Demo, *_: object) -> None:
+        self.dump("generate").parent.mkdir(exist_ok=True)
+        for source in (demo.dump("generate"), base.dump("fsdp2")):
+            target = self.folder / "dumps" / source.name
+            if not target.exists():
+                target.symlink_to(source)
+
+    for step in ("install", "make_model", "generate", "train"):
+        monkeypatch.setattr(Demo, step, put)
+    arguments = ["--folder", str(folder), "--strategy", "fsdp2", "--fault", "stale-weight"]
+    assert main(arguments) == 1
+    assert not (folder / "stale").exists()
+    assert (folder / "report" / "fsdp2" / "report.html").stat().st_size > 10_000
+    *_, planted, last = capfd.readouterr().out.splitlines()
+    assert planted.startswith("planted in layers.1.attn.o of the inference engine")
+    assert last == "fsdp2: different, status 1"
+
+
+def test_an_engine_that_cannot_run_is_said_with_its_last_lines(
+    base: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken = Demo(tmp_path / "broken", base=base)
+    broken.folder.mkdir()
+    broken.model = tmp_path / "nowhere"
+    monkeypatch.setattr("demo.run.Demo", lambda *_: broken)
+    for step in ("install", "make_model", "generate"):
+        monkeypatch.setattr(broken, step, lambda: None)
+    assert main(["--folder", str(tmp_path / "made"), "--strategy", "fsdp"]) == 4
+    said = capfd.readouterr().err.splitlines()
+    assert said[-1].startswith("make demo: fsdp ended with status 1; its output is in ")
+    assert len(said) > 1
+
+
+def test_nothing_of_the_shell_leaks_into_an_engine(base: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DUMP_ON", "DUMP_PHASE", "MSPROBE_SEED", "CONSISTENCY_DUMP_ALL", "PYTHONPATH"):
+        monkeypatch.setenv(name, "from the shell")
+    assert all(name.startswith(FOREIGN) for name in ("DUMP_ON", "MSPROBE_SEED", "CONSISTENCY_DUMP_ALL", "PYTHONPATH"))
+    env = base.environment()
+    assert "from the shell" not in env.values()
+    assert env["PYTHONPATH"].split(os.pathsep)[0] == str(base.site)
+    made = "import sys, train_infer_consistency as own; print(own.__file__)"
+    done = subprocess.run([sys.executable, "-c", made], env=env, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(base.site), "the wheel's own package, not the checkout's"
+    assert ROOT not in Path(done.stdout.strip()).parents
