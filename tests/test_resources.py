@@ -62,9 +62,7 @@ def test_wheel_states_licence_command_and_no_dependency(own_wheel: Path) -> None
 
 
 def test_sdist_can_build_the_wheel_and_run_the_tests(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True
-    )
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, check=True)
     (sdist,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {member.name.partition("/")[2] for member in archive}
@@ -77,9 +75,7 @@ def test_sdist_can_build_the_wheel_and_run_the_tests(tmp_path: Path) -> None:
 def test_installed_wheel_finds_what_it_ships(own_wheel: Path, tmp_path: Path) -> None:
     with ZipFile(own_wheel) as archive:
         archive.extractall(tmp_path)
-    script = (
-        "import train_infer_consistency.resources as r; print(r.overlays_dir(), r.lock_path(), sep='\\n')"
-    )
+    script = "import train_infer_consistency.resources as r; print(r.overlays_dir(), r.lock_path(), sep='\\n')"
     run = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -94,9 +90,7 @@ def test_installed_wheel_finds_what_it_ships(own_wheel: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["overlays", "VERSIONS.lock"])
-def test_missing_file_is_one_line_with_the_mend(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_file_is_one_line_with_the_mend(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A site-packages that lost _shipped/; a folder of that name two levels up must not be taken for it.
     package = tmp_path / "lib" / "site-packages" / "train_infer_consistency"
     package.mkdir(parents=True)
