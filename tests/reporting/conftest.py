@@ -58,3 +58,18 @@ def nothing(dumps: Path) -> Comparison:
     """Not enough evidence: one side was killed before it wrote anything."""
     folder = dumps / "lookalike"
     return direct(dump_of(folder / "vllm_fp32_stat"), dump_of(folder / "killed_before_stop"))
+
+
+@pytest.fixture(scope="session")
+def gaps(dumps: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """bfloat16 against float32; of attn.o of layer 0 the training side has nulls, of mlp.down of layer 0 no tensor."""
+    folder = dumps / "lookalike"
+
+    def lose(data: Data) -> None:
+        for leaf in leaves(find(data, "layers.0._fsdp_wrapped_module.self_attn.o_proj")):
+            leaf.update(Max=None, Min=None, Mean=None, Norm=None)
+        find(data, "layers.0._fsdp_wrapped_module.mlp.down_proj").update(input_args=[], output=[], parameters={})
+
+    target = tmp_path_factory.mktemp("gaps") / "step0" / "rank0"
+    two = changed(dump_of(folder / "verl_fsdp1_fp32_stat"), target, lose)
+    return direct(dump_of(folder / "vllm_bf16_stat"), two)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.comparing.cases import leaves
+from tests.comparing.cases import direct, leaves
 from train_infer_consistency.comparing.record import Comparison
 from train_infer_consistency.dumps.reader import read_rank
 from train_infer_consistency.errors import EvidenceError, UsageError
-from train_infer_consistency.reporting.msprobe_view import entry_of, view, write_view
+from train_infer_consistency.reporting.msprobe_view import entry_of, mapping_lines, view, write_view
 
 Files = dict[str, dict[str, Any]]
 
@@ -106,3 +106,23 @@ def test_nothing_to_show_is_said(nothing: Comparison, tmp_path: Path) -> None:
 def test_paths_that_msprobe_refuses(planted: Comparison, tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="refuses"):
         write_view(planted, tmp_path / name)
+
+
+def test_one_dtype_and_nothing_that_was_not_compared(gaps: Comparison) -> None:
+    for side in sides(gaps):
+        data = side["dump.json"]["data"]
+        key = "Module.layers.0.attn.o.O.forward.0"
+        assert key not in data
+        assert key in side["construct.json"]
+        assert {leaf["dtype"] for leaf in leaves(data["Module.layers.1.attn.o.O.forward.0"])} == {"torch.bfloat16"}
+
+
+def test_a_name_of_two_pipeline_stages_is_not_mapped(dumps: Path) -> None:
+    folder = dumps / "megatron"
+    found = direct(folder / "verl_pp2_n11" / "step0", folder / "hf_n11" / "step0")
+    text = "".join(mapping_lines(found.pairs))
+    assert '"module.decoder.final_layernorm": "model.norm"' in text
+    # Each stage calls its own first layer layers.0; of linear_fc2 msprobe dumped the second stage's alone.
+    assert [line for line in text.splitlines() if "layers" in line] == [
+        '  "module.decoder.layers.0.mlp.linear_fc2": "model.layers.1.mlp.down_proj"'
+    ]

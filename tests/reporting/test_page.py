@@ -152,3 +152,13 @@ def test_the_wheel_has_the_parts_of_the_page(own_wheel: Path) -> None:
     with zipfile.ZipFile(own_wheel) as wheel:
         names = {name.rpartition("/")[2] for name in wheel.namelist() if "/reporting/assets/" in name}
     assert names == {"page.html", "page.css", "page.js", "words.json"}
+
+
+def test_what_both_sides_have_without_a_row_in_common_is_on_both(gaps: Comparison) -> None:
+    shown = payload(gaps, None)
+    (module,) = [module for module in shown["pairs"][0]["modules"] if module["module"] == "layers.0.mlp.down"]
+    assert (module["word"], module["on"]) == ("not compared", None)
+    assert {entry for _, entry, _ in module["places"]} == {
+        "Module.model.layers.0.mlp.down_proj.RowParallelLinear.forward.0"
+    }
+    assert shown["pairs"][0]["counts"]["not compared"] == 2

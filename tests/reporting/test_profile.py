@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from train_infer_consistency.comparing.record import Comparison, PairResult
@@ -72,3 +74,26 @@ def test_the_error_of_a_row_is_that_of_its_elements_where_there_are_any(
 def test_what_was_not_compared_has_no_error(nothing: Comparison) -> None:
     assert curve(only(nothing)) == []
     assert heat_map(only(nothing)).cells == {}
+
+
+def test_what_both_sides_have_is_not_missing_and_has_no_error(gaps: Comparison) -> None:
+    pair = only(gaps)
+    heat = heat_map(pair)
+    assert heat.cells["attn.o", "0"].word == heat.cells["mlp.down", "0"].word == "not compared"
+    assert heat.cells["attn.o", "1"].word == "within rounding"
+    rows = [row for module in pair.modules for row in module.rows if module.module == "layers.0.attn.o"]
+    assert rows
+    assert [error_of(row) for row in rows] == [None] * len(rows)
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_the_worst_expert_stands_for_all(planted: Comparison, bad: int) -> None:
+    pair = only(planted)
+    by_name = {module.module: module for module in pair.modules}
+    found = [by_name["layers.0.mlp.down"], by_name["layers.1.mlp.down"]]  # equal, differs
+    experts = [
+        replace(module, module=f"layers.0.mlp.experts.{number}.down")
+        for number, module in enumerate(found if bad else found[::-1])
+    ]
+    cell = heat_map(replace(pair, modules=experts)).cells["mlp.experts.#.down", "0"]
+    assert (cell.word, cell.module) == ("differs", f"layers.0.mlp.experts.{bad}.down")
