@@ -1,9 +1,10 @@
 """Lets Megatron's training run on CPU tensors over gloo: megatron-core, mbridge, verl's Megatron engine.
 
-verl loads it itself: ``VERL_USE_EXTERNAL_MODULES=verl_cpu,megatron_cpu`` with this folder's parent on the path; elsewhere
-an import before megatron's is enough. The layers are megatron-core's own local ones (no Transformer Engine); two parts
-of them cannot do what is asked here and are stood in for, the norm under sequence parallelism and the attention over
-packed sequences. The configuration has to switch fusions off and CPU initialisation on: :data:`TRANSFORMER_CONFIG`.
+verl loads it itself: ``VERL_USE_EXTERNAL_MODULES=verl_cpu,megatron_cpu`` with this folder's parent on the path;
+elsewhere an import before megatron's is enough. The layers are megatron-core's own local ones (no Transformer Engine);
+two parts of them cannot do what is asked here and are stood in for, the norm under sequence parallelism and the
+attention over packed sequences. The configuration has to switch fusions off and CPU initialisation on:
+:data:`TRANSFORMER_CONFIG`.
 """
 
 from __future__ import annotations

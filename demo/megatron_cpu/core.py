@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ def _let_attention_take_packed_sequences(module: Any) -> None:
         padded = getattr(packed_seq_params, "cu_seqlens_q_padded", None)
         bounds = (packed_seq_params.cu_seqlens_q if padded is None else padded).tolist()
         parts = []
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in itertools.pairwise(bounds):
             one = (part[start:end].unsqueeze(1) for part in (query, key, value))
             later = torch.ones(end - start, end - start, dtype=torch.bool).triu(1)[None, None]
             parts.append(original(self, *one, later, attn_mask_type).squeeze(1))

@@ -145,10 +145,9 @@ def install() -> None:
         except ImportError:
             sys.modules[name] = _Unused(name)
     cuda: Any = torch.cuda
-    cuda.mem_get_info = lambda *args: (0, 0)
+    cuda.mem_get_info = lambda *args: (1, 1)
     torch.Tensor.pin_memory = lambda tensor, *args, **kwargs: tensor  # type: ignore[method-assign,misc]
-    empty_like: Any = torch.empty_like
-    setattr(torch, "empty_like", lambda *args, pin_memory=False, **kwargs: empty_like(*args, **kwargs))  # noqa: B010
+    setattr(torch, "empty_like", _unpinned(torch.empty_like))  # noqa: B010
     _install_training()
     after_import("slime.utils.data", _call_at_once)
     after_import("slime.backends.megatron_utils.initialize", _accept_numpy)
@@ -156,6 +155,14 @@ def install() -> None:
     for kind in ("tensor", "distributed"):
         name = f"slime.backends.megatron_utils.update_weight.update_weight_from_{kind}"
         after_import(name, _send_no_weights)
+
+
+def _unpinned(factory: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("pin_memory", None)
+        return factory(*args, **kwargs)
+
+    return make
 
 
 class _Unused(ModuleType):

@@ -80,11 +80,12 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
         before = digest(actor.model)
         stages.clear()
         data = rollout(number, [0, 1])
+        tokens = [list(sample) for sample in data["tokens"]]
         actor.train(number, [SimpleNamespace(inner=data)])
         report["rollouts"][str(number)] = {
             "before": before,
             "after": digest(actor.model),
-            "tokens": data["tokens"],
+            "tokens": tokens,
             "stages": list(stages),
             "stage": os.environ.get("ROUTING_REPLAY_STAGE"),
             "training": actor.model[0].training,

@@ -176,9 +176,7 @@ def trees(release: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def runs(
-    trees: dict[str, list[Path]], model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Run]:
+def runs(trees: dict[str, list[Path]], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     @functools.cache
     def folder_of(name: str) -> Path:
         folder = tmp_path_factory.mktemp("run")
@@ -274,7 +272,11 @@ def test_every_other_forward_of_the_actor_has_a_line_and_no_dump(name: str, runs
     """Neither the critic nor a reference engine has any line; LoRA's reference pass is one of the actor's engine."""
     count = SCENARIOS[name][2] * 4 // (2 if name.startswith("two") else 1)
     passes = {"bypass": 0, "lora": 2}.get(name, 1)
-    expected = {("log_prob", None): count, ("log_prob", "not-prompt-only"): passes * count, ("update_actor", "phase"): count}
+    expected = {
+        ("log_prob", None): count,
+        ("log_prob", "not-prompt-only"): passes * count,
+        ("update_actor", "phase"): count,
+    }
     lines = runs("prompts").lines(name)
     assert by_kind(lines) == Counter(expected)
     assert all(line["step"] is line["dump"] is None for line in lines if line["skipped"])
@@ -296,8 +298,16 @@ def test_steps_are_counted_through_and_no_dump_is_without_a_line(runs: Callable[
 def test_rows_of_the_dump(name: str, runs: Callable[[str], Run]) -> None:
     """All modules of the network but the two that msprobe leaves out under verl."""
     dumps = runs("prompts").dumps
-    layer = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-    layer += ("self_attn", "post_attention_layernorm", "mlp.gate_proj", "mlp.act_fn", "mlp.up_proj", "mlp.down_proj")
+    layer: tuple[str, ...] = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    layer += (
+        "self_attn.o_proj",
+        "self_attn",
+        "post_attention_layernorm",
+        "mlp.gate_proj",
+        "mlp.act_fn",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    )
     layer += ("mlp", "")
     expected = ["model.embed_tokens", "model.rotary_emb"]
     expected += [f"model.layers.{number}.{module}".rstrip(".") for number in (0, 1) for module in layer]

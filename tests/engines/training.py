@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -94,9 +95,7 @@ def run_group(
             log = stack.enter_context((folder / f"log{rank}").open("wb"))
             full = {**inherited, **common, "RANK": str(rank), **env}
             ranks.append(
-                subprocess.Popen(
-                    [sys.executable, *command], env=full, cwd=folder, stdout=log, stderr=subprocess.STDOUT
-                )
+                subprocess.Popen([sys.executable, *command], env=full, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
             )
             stack.callback(ranks[-1].wait)
             stack.callback(ranks[-1].kill)
@@ -114,7 +113,7 @@ class Dumps:
 
     def lines(self, name: str = "update_actor_log.jsonl") -> list[dict[str, Any]]:
         """The log's lines in order; of all ranks, one rank after the other."""
-        files = sorted(self.root.glob(f"*/{name}"), key=lambda file: _first_rank(file))
+        files = sorted(self.root.glob(f"*/{name}"), key=_first_rank)
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
     def folders(self) -> list[str]:
@@ -129,7 +128,11 @@ class Dumps:
 def rows(data: Mapping[str, Any]) -> list[str]:
     """The modules whose forward a dump has, by their names in the Hugging Face or Megatron model, in order."""
     found = (re.fullmatch(r"Module\.(.+)\.\w+\.forward\.\d+", key) for key in data)
-    return [re.sub(r"\._fsdp_wrapped_module|^(?:(?:module|\d+|_fsdp_wrapped_module)\.)+", "", match[1]) for match in found if match]
+    return [
+        re.sub(r"\._fsdp_wrapped_module|^(?:(?:module|\d+|_fsdp_wrapped_module)\.)+", "", match[1])
+        for match in found
+        if match
+    ]
 
 
 def backward_rows(data: Mapping[str, Any]) -> list[str]:
@@ -147,11 +150,8 @@ def calls(data: Mapping[str, Any], module: str) -> Iterator[dict[str, Any]]:
 def tokens_seen(data: Mapping[str, Any], module: str) -> int:
     """How many token ids the one call of an embedding saw."""
     (call,) = calls(data, module)
-    (first, *_) = [*call["input_args"], *call.get("input_kwargs", {}).values()]
-    size = 1
-    for length in first["shape"]:
-        size *= length
-    return size
+    inputs: list[dict[str, Any]] = [*call["input_args"], *call["input_kwargs"].values()]
+    return math.prod(inputs[0]["shape"])
 
 
 def _first_rank(file: Path) -> int:

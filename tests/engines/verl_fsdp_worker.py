@@ -1,10 +1,11 @@
-"""verl's own trainer over its own FSDP workers in one process, for test_verl_fsdp.py: ``verl_fsdp_worker.py PLAN.json``.
+"""verl's own trainer over its own workers in one process a rank, for the tests of its engines: ``... PLAN.json``.
 
-Real: RayPPOTrainer.fit, ActorRolloutRefWorker, TrainingWorker, the engines, Hydra's configuration. Stand-ins: the rollout
-(tokens and request ids are drawn here), Ray's worker group (a call is a call), the weight sync, the metrics' logger.
+Real: RayPPOTrainer.fit, ActorRolloutRefWorker, TrainingWorker, the engines, Hydra's configuration. Stand-ins: the
+rollout (tokens and request ids are drawn here), Ray's worker group (a call is a call), the weight sync, the metrics'
+logger.
 
-The plan has ``model`` (a folder), ``report`` (the file to write) and ``scenarios``: each has a ``name``, ``overrides`` for
-Hydra, ``steps``, and ``fails`` where its first micro-batch shall raise and the training be begun anew.
+The plan has ``model`` (a folder), ``report`` (the file to write) and ``scenarios``: each has a ``name``, ``overrides``
+for Hydra, ``steps``, and ``fails`` where its first micro-batch shall raise and the training be begun anew.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ def digest(*values: Any) -> str:
     whole = hashlib.sha256()
     for value in values:
         if isinstance(value, torch.Tensor):
-            plain = value.to_local() if hasattr(value, "to_local") else value
-            value = plain.detach().contiguous().view(torch.uint8).numpy().tobytes() + str(plain.shape).encode()
-        whole.update(value if isinstance(value, bytes) else str(value).encode())
+            local = value.to_local() if hasattr(value, "to_local") else value
+            whole.update(local.detach().contiguous().view(torch.uint8).numpy().tobytes())
+            whole.update(str(local.shape).encode())
+        else:
+            whole.update(str(value).encode())
     return whole.hexdigest()
 
 
@@ -126,8 +129,9 @@ class Rollout:
 
 
 class Now:
-    """A worker group in one process a rank: every rank drives its own worker, and all get the answer of the rank that has
-    one. What does not block in Ray is wrapped as Ray wraps it.
+    """A worker group in which every rank drives its own worker, and all get the answer of the rank that has one.
+
+    What does not block in Ray is wrapped as Ray wraps it.
     """
 
     def __init__(self, worker: Any, deferred: bool = False) -> None:
