@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.comparing.cases import direct, leaves
+from tests.comparing.cases import direct, dump_of, leaves
 from train_infer_consistency.comparing.record import Comparison
 from train_infer_consistency.dumps.reader import read_rank
 from train_infer_consistency.errors import EvidenceError, UsageError
@@ -126,3 +126,11 @@ def test_a_name_of_two_pipeline_stages_is_not_mapped(dumps: Path) -> None:
     assert [line for line in text.splitlines() if "layers" in line] == [
         '  "module.decoder.layers.0.mlp.linear_fc2": "model.layers.1.mlp.down_proj"'
     ]
+
+
+def test_the_coarser_dtype_stands_for_both_whichever_side_has_it(dumps: Path) -> None:
+    folder = dumps / "lookalike"
+    found = direct(dump_of(folder / "vllm_fp32_stat"), dump_of(folder / "verl_fsdp1_bf16_stat"))
+    for side in sides(found):
+        entry = side["dump.json"]["data"]["Module.layers.1.attn.o.O.forward.0"]
+        assert {leaf["dtype"] for leaf in leaves(entry)} == {"torch.bfloat16"}
