@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from tests.engines.training import (
     Dumps,
     backward_rows,
     calls,
+    check_out,
     rows,
     run_group,
     unpack,
@@ -94,12 +93,8 @@ def start(model: Path, core: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     @functools.cache
     def tree(clone: Path, version: str) -> Path:
         folder = tmp_path_factory.mktemp("slime")
-        packed = folder / "slime.tar"
-        command = ["git", "-C", str(clone), "archive", "--format=tar", "-o", str(packed), version, "slime"]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
+        if not check_out(clone, version, "slime", folder):
             pytest.skip(NO_SOURCE)
-        with tarfile.open(packed) as archive:
-            archive.extractall(folder, filter="data")
         return weave_into(folder, "slime")
 
     @functools.cache

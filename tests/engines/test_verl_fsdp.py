@@ -18,11 +18,13 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import NO_SOURCE
 from tests.engines.training import (
     DEMO,
     Dumps,
     backward_rows,
     calls,
+    check_out,
     copy_package,
     rows,
     run_group,
@@ -437,3 +439,34 @@ def test_log_probs_alone_and_not_the_reference_pass_of_lora(runs: Callable[[str]
 def test_seed_of_a_run_that_dumps_upstreams_own_forwards(runs: Callable[[str], Run]) -> None:
     """Both runs seed everything with the documented seed when the session opens, so they agree with each other."""
     assert trained(runs("all").scenario("grpo fsdp")) == trained(runs("update").scenario("grpo fsdp"))
+
+
+# --- the commit that the published procedure names -------------------------------------------------------------
+
+
+def test_commit_b7dabd83(source: Callable[[str], Path], model: Path, tmp_path: Path) -> None:
+    """As with the release; without use_remove_padding it would mask every prompt token, so that is refused."""
+    tree, run = tmp_path / "verl", tmp_path / "run"
+    tree.mkdir()
+    run.mkdir()
+    if not check_out(source("verl"), "b7dabd83ac7cf3bed84b06e9e29ae67e8542ee73", "verl", tree):
+        pytest.skip(NO_SOURCE)
+    weave_into(tree, "verl")
+    names = ("grpo fsdp", "two a micro-batch, padded")
+    env = {"VERL_USE_EXTERNAL_MODULES": "verl_cpu", "PROMPTS_ONLY": "1", "DUMP_ON": "1"}
+    env["MSPROBE_CONFIG_PATH"] = str(write_config(run))
+    run_group([str(WORKER), str(plan(run, model, names))], run, [tree, DEMO], 1, env)
+    made = Run(run, names)
+    scenario = made.scenario("grpo fsdp")
+    lines = made.lines("grpo fsdp")
+    dumped = [line for line in lines if line["dump"]]
+    assert by_kind(lines) == Counter(
+        {("log_prob", None): 8, ("log_prob", "not-prompt-only"): 8, ("update_actor", "phase"): 8}
+    )
+    assert [line["request_ids"] for line in dumped] == [[request_id] for request_id in scenario["asked"]]
+    assert [tokens_seen(made.dumps.data(line["dump"]), "embed_tokens") for line in dumped] == list(PROMPTS) * 2
+    assert (
+        "CaptureError: train-infer-consistency: without use_remove_padding this verl masks every prompt token"
+        in (made.report["scenarios"][names[1]]["traceback"])
+    )
+    assert made.lines(names[1]) == []

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +32,17 @@ def unpack(wheel: Path, package: str, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith(f"{package}/")])
     return folder
+
+
+def check_out(source: Path, revision: str, package: str, folder: Path) -> bool:
+    """Put a package of a clone's revision into a folder; False where there is no such revision."""
+    packed = folder / f"{package}.tar"
+    command = ["git", "-C", str(source), "archive", "--format=tar", "-o", str(packed), revision, package]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        return False
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, filter="data")
+    return True
 
 
 def weave_into(folder: Path, name: str) -> Path:

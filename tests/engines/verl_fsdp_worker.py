@@ -125,7 +125,8 @@ class Rollout:
         )
 
     def _tokens(self, length: int) -> list[int]:
-        return torch.randint(1, self._vocabulary, (length,), generator=self._generator).tolist()
+        drawn: list[int] = torch.randint(1, self._vocabulary, (length,), generator=self._generator).tolist()
+        return drawn
 
 
 class Now:
