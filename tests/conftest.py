@@ -11,9 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from train_infer_consistency.overlay.lock import load_lock
 from train_infer_consistency.wheels.registry import fetch_artifact
+
+# The same examples in every run of CI, where nobody is there to look at a new one; new ones are tried everywhere else.
+settings.register_profile("ci", derandomize=True, database=None)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_SOURCE = "not run: no source"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from train_infer_consistency.comparing.compare import Options, compare_shards
@@ -124,6 +124,9 @@ def test_a_lost_entry_or_number_is_never_better(
     inference, good = lone_difference
     content = json.loads(good)
     names = sorted(content["data"])
+    lost = {names[number % len(names)] for number, _ in losses}
+    # A module that is gone from every layer is a matter of --min-coverage: of two layers' twenty modules it is a tenth.
+    assume(not all(any(LAYER.format(layer) + "mlp.down_proj" in name for name in lost) for layer in (0, 1)))
     for number, what in losses:
         name = names[number % len(names)]
         if what == "entry":
