@@ -111,13 +111,13 @@ def test_shards_and_a_whole_run_step_by_step(dumps: Path, tmp_path: Path) -> Non
 def test_the_mapping_serves_the_original_dumps(dumps: Path, tmp_path: Path) -> None:
     folder = dumps / "lookalike"
     sides = [folder / "vllm_fp32_stat" / "step0", folder / "verl_megatron_fp32_stat" / "step0"]
-    write(*sides, tmp_path / "view")
+    write(sides[0], sides[1], tmp_path / "view")
     copies = [tmp_path / "original" / side.parent.name for side in sides]
     for side, copy in zip(sides, copies, strict=True):
         shutil.copytree(side, copy / "step0")
         for stack in copy.rglob("stack.json"):  # emptied in the fixture; msprobe maps nothing without it
             stack.write_text('{"0": [["none"], ["none"]]}')
-    one, two = visualize(*copies, tmp_path / "out", tmp_path / "view" / "layer_mapping.yaml")
+    one, two = visualize(copies[0], copies[1], tmp_path / "out", tmp_path / "view" / "layer_mapping.yaml")
     assert (len(one.matched), len(two.matched)) == (23, 23)
-    plain, _ = visualize(*copies, tmp_path / "plain")
+    plain, _ = visualize(copies[0], copies[1], tmp_path / "plain")
     assert len(plain.matched) == 1, "without the mapping msprobe matches the root alone"

@@ -1,6 +1,6 @@
 """vLLM's CPU platform and worker without the compiled library, through vLLM's own plugin and worker settings."""
 
-# ruff: noqa: ARG001, PLR0913, PLR0917  # the signatures are those of the operators that this stands for
+# ruff: noqa: PLR0913, PLR0917  # the signatures are those of the operators that this stands for
 
 from __future__ import annotations
 

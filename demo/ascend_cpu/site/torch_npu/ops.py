@@ -4,7 +4,7 @@ Arguments and results are those of the operators' public documentation. What a c
 refused with NotImplementedError instead of being guessed.
 """
 
-# ruff: noqa: ARG001, PLR0913, PLR0917  # the signatures are those of the operators that this stands for
+# ruff: noqa: PLR0913, PLR0917  # the signatures are those of the operators that this stands for
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What importing the real torch_npu does to torch itself, as far as a CPU can do it."""
 
-# ruff: noqa: ARG001  # the signatures are those of the operators that this stands for
+# the signatures are those of the operators that this stands for
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 ``ASCEND_CPU_DEVICES`` (default 1) is the number of cards that are said to be there.
 """
 
-# ruff: noqa: ARG001  # the signatures are those of the operators that this stands for
+# the signatures are those of the operators that this stands for
 
 from __future__ import annotations
 
