@@ -35,13 +35,15 @@ def names_of(code: str) -> Inserted:
     Raises:
         SyntaxError: the code is no Python.
     """
-    table = symtable.symtable("async def _():\n" + "".join(f" {line}\n" for line in code.splitlines()), "", "exec")
-    top = table.get_children()[0]
-    read, inside, bound = set(), set(), set()
+    text = "async def _():\n" + "".join(f" {line}\n" for line in code.splitlines())
+    top = symtable.symtable(text, "", "exec").get_children()[0]
+    function = ast.parse(text).body[0]
+    assert isinstance(function, ast.AsyncFunctionDef)
+    bound = {name for name, _ in bindings(function)}
+    read, inside = set(), set()
     for symbol in top.get_symbols():
-        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
-            bound.add(symbol.get_name())
-        elif symbol.is_referenced():
+        # Python 3.13's table has a comprehension's own variable among the function's: bound there, and by nobody else.
+        if symbol.get_name() not in bound and symbol.is_referenced() and not symbol.is_assigned():
             read.add(symbol.get_name())
     for child in _descendants(top):
         if child.get_type() != "function":
