@@ -68,7 +68,7 @@ _TEXTS = {
     Reason.ONE_SIDE: "the request is on one side only",
     Reason.SEVERAL_IDS: "several requests in one micro-batch",
     Reason.WEIGHTS: "computed with different weights",
-    Reason.PHASE: "not the log_prob phase",
+    Reason.PHASE: "another pass than the log_prob of the prompts",
     Reason.OTHER_RUN: "of another run",
     Reason.AMBIGUOUS: "ambiguous",
     Reason.NO_ID: "no request id and no prompt hash",
