@@ -260,7 +260,8 @@ def test_real_cluster(real: Any, sites: dict[str, Path], capsys: pytest.CaptureF
     before = {name: snapshot(site) for name, site in sites.items()}
     assert main(["doctor", "--ray", "--json"]) in (0, 1)
     survey = json.loads(capsys.readouterr().out)
-    roots = {node["report"]["upstreams"][0]["root"] for node in survey["nodes"]}
+    rows = [row for node in survey["nodes"] for row in node["report"]["upstreams"] if row["upstream"] == "verl"]
+    roots = {row["root"] for row in rows}
     assert roots == {str(site) for site in sites.values()}  # each node looked at its own tree
     assert survey["differences"] == []
 
@@ -284,7 +285,7 @@ def test_real_cluster(real: Any, sites: dict[str, Path], capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(["doctor", "--ray"]) == 1
     assert "verl is not the same on every node" in capsys.readouterr().out
-    assert main(["overlay", "apply", "--all", "--ray", "--json"]) == 0
+    assert main(["overlay", "apply", "verl", "--ray", "--json"]) == 0
     nodes = json.loads(capsys.readouterr().out)["nodes"]
     assert sorted(node["value"][0]["action"] for node in nodes) == ["already", "already", "applied"]
     for site in sites.values():
