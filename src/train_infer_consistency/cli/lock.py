@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,6 +69,7 @@ def _write(options: argparse.Namespace) -> int:
     from ..overlay.locking import check_lock, empty_lock, render_lock
     from ..overlay.reading import load_upstreams
     from ..resources import overlays_dir
+    from ..wheels.archive import replacing
 
     target = overlays_dir().parent / "VERSIONS.lock"
     old = load_lock(target) if target.exists() else None
@@ -94,7 +94,8 @@ def _write(options: argparse.Namespace) -> int:
     if failures:
         raise EvidenceError(f"{len(failures)} pins have no source, so VERSIONS.lock is left as it was", "see above")
     lock = Lock(new.revision, new.overlays, pins, new.stacks)
-    _replace(target, render_lock(lock))
+    with replacing(target) as file:
+        file.write(render_lock(lock).encode())
     problems = check_lock(load_lock(target))
     if options.json:
         print_json(
@@ -158,15 +159,3 @@ def _unchanged(upstream: Upstream, source: PinSource, known: Pin, old: Lock | No
     return {file.path for file in files} == set(known.files) and all(
         old.overlays.get(file.origin) == file.digest for file in files
     )
-
-
-def _replace(target: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".VERSIONS.lock.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -14,9 +14,8 @@ from urllib.parse import unquote
 
 from ..errors import EvidenceError
 from ..overlay.lock import Artifact
-from .registry import fetch_artifact
+from .registry import MACHINES, fetch_artifact
 
-MACHINES = ("x86_64", "aarch64")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # glibc versions of the manylinux tags (PEP 600) that the pinned upstreams use or may come to use.
 _GLIBC = range(17, 40)
