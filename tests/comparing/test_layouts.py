@@ -119,7 +119,7 @@ def test_statistics_of_one_row_and_of_all_are_no_difference() -> None:
     assert found.verdict == "consistent"
     assert found.coverage == pytest.approx(8 / 9)
     assert logits_row(found).word == "not compared"
-    words = "logits not compared: the inference engine has the last prompt row only"
+    words = "logits: last row only, not comparable"
     assert any(note.startswith(words) for note in found.notes)
 
 

@@ -232,8 +232,8 @@ def _note_logits(result: PairResult) -> None:
         result.notes.append("logits not compared: neither side has lm_head")
     elif not any(row.kind == "output" and row.word != NOT_COMPARED for row in head.rows):
         output = next((row.reason for row in head.rows if row.kind == "output"), "") or head.reason
-        hint = "; compare tensors" if output == LAST_ROW else ""
-        result.notes.append(f"logits not compared: {output}{hint}")
+        why = f": {LAST_ROW}; dump tensors to compare it" if output == LAST_ROW else f" not compared: {output}"
+        result.notes.append(f"logits{why}")
 
 
 def _decide(result: PairResult, options: Options, gaps: list[str]) -> None:

@@ -12,7 +12,8 @@ from .record import RowResult
 from .shapes import count_words
 from .tensors import Layout, elements, judge_elements, part_sizes, tensor_errors
 
-LAST_ROW = "the inference engine has the last prompt row only"
+#: Statistics of one row and of all rows say nothing about each other; tensors are compared in that row.
+LAST_ROW = "last row only, not comparable"
 
 
 @dataclass(frozen=True)
