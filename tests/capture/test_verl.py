@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import types
@@ -198,6 +199,22 @@ def test_loras_reference_pass_is_not_the_actors(on: Process) -> None:
     assert run(on, engine, batch(calculate_entropy=True))["step"] == 0
 
 
+@pytest.mark.parametrize("phase", ["log_prob", "all"])
+def test_a_trainer_without_the_added_pass_is_refused_at_its_first_update(
+    on: Process, refusal: Refusal, phase: str
+) -> None:
+    """One whose step is not edited would train to its end and leave nothing that could be compared."""
+    on.env(PROMPTS_ONLY="1", DUMP_PHASE=phase)
+    engine = opened(FSDPEngineWithLMHead())
+    assert run(on, engine, batch())["skipped"] == "not-prompt-only"
+    assert "PROMPTS_ONLY=0" in refusal(lambda: run(on, engine, batch(), forward_only=False))
+    assert "its step is not edited" in refusal(lambda: run(on, engine, batch(), forward_only=False))
+    assert len(lines(on)) == 1
+    megatron = MegatronEngineWithLMHead()
+    megatron._debugger = engine._debugger
+    assert "its step is not edited" in refusal(lambda: verl.should_dump(megatron, batch(), False))
+
+
 def test_an_added_pass_leaves_the_random_state(on: Process) -> None:
     on.env(PROMPTS_ONLY="1", MSPROBE_SEED="9")
     engine = opened(FSDPEngineWithLMHead())
@@ -245,9 +262,11 @@ def test_a_mask_that_would_hide_every_prompt_token(
 
 def test_documented_fields_and_what_pairing_needs(on: Process) -> None:
     engine = opened(FSDPEngineWithLMHead())
-    line = run(on, engine, batch(["a", "b"], consistency_weight_version=4, use_remove_padding=True))
+    numbers = {"consistency_weight_version": 4, "consistency_trainer_step": 5}
+    line = run(on, engine, batch(["a", "b"], **numbers, use_remove_padding=True))
     assert (line["source"], line["rank"], line["step"], line["engine"]) == ("update_actor", 0, 0, "verl-fsdp")
-    assert (line["request_ids"], line["num_requests"], line["weight_version"]) == (["a", "b"], 2, 4)
+    assert (line["request_ids"], line["num_requests"]) == (["a", "b"], 2)
+    assert (line["weight_version"], line["trainer_step"]) == (4, 5)
     assert line["requests"] == [
         {
             "request_id": "a",
@@ -267,6 +286,21 @@ def test_documented_fields_and_what_pairing_needs(on: Process) -> None:
     assert line["dump"] == "step0/rank0"
     assert line["parallel"]["ulysses_size"] == 2
     assert on.service.started[0]["model"] == "module"
+
+
+@pytest.mark.parametrize(
+    ("given", "versions"),
+    [
+        # A hybrid rollout's server says one number; the keys of an interrupted request are there and empty.
+        ({"global_steps": NonTensorStack([4])}, [4, 4]),
+        ({"global_steps": NonTensorData(5)}, [None, None]),
+        ({}, [None, None]),
+    ],
+)
+def test_a_hybrid_rollouts_own_weight_version(on: Process, given: dict[str, Any], versions: list[int | None]) -> None:
+    engine, micro = opened(FSDPEngineWithLMHead()), batch()
+    micro._values |= {f"{end}_global_steps": NonTensorStack([None]) for end in ("min", "max")} | given
+    assert run(on, engine, micro)["requests"][0]["rollout_weight_versions"] == versions
 
 
 def test_missing_ids_are_null_and_never_the_word_none(on: Process) -> None:
@@ -321,13 +355,13 @@ def test_megatron_dumps_tightly_around_the_forward_of_each_chunk(on: Process) ->
 def test_megatron_logs_what_it_does_not_dump(on: Process) -> None:
     on.env(PROMPTS_ONLY="1")
     engine = opened(MegatronEngineWithLMHead())
-    for data, forward_only in ((batch(), True), (batch(), False), (batch(consistency_dump=True), True)):
+    for data, forward_only in ((batch(consistency_dump=True), True), (batch(), True), (batch(), False)):
         engine._should_dump = verl.should_dump(engine, data, forward_only)
         megatron_forward(on, engine, engine.module[0], batch())
     assert [(line["step"], line["skipped"]) for line in lines(on)] == [
+        (0, None),
         (None, "not-prompt-only"),
         (None, "phase"),
-        (0, None),
     ]
 
 
@@ -453,8 +487,10 @@ class Trainer:
 
     global_steps = 3
 
-    def __init__(self) -> None:
+    def __init__(self, strategy: str = "fsdp2") -> None:
         self.passes: list[DataProto] = []
+        actor = types.SimpleNamespace(strategy=strategy)
+        self.config = types.SimpleNamespace(actor_rollout_ref=types.SimpleNamespace(actor=actor))
 
     def _compute_old_log_prob(self, data: DataProto) -> tuple[str, float]:
         data.batch._values.pop("input_ids")
@@ -470,7 +506,8 @@ def test_the_added_pass_runs_once_over_a_copy(process: Process) -> None:
     verl.prompt_only_pass(trainer, data)
     (copy,) = trainer.passes
     assert copy is not data
-    assert copy.meta_info["consistency_weight_version"] == 3
+    # The trainer's third step computes with the weights that the second one made, and the rollout had those.
+    assert (copy.meta_info["consistency_weight_version"], copy.meta_info["consistency_trainer_step"]) == (2, 3)
     assert contents(data) == before
 
 
@@ -487,3 +524,14 @@ def test_without_prompts_only_nothing_is_added(process: Process) -> None:
     trainer = Trainer()
     verl.prompt_only_pass(trainer, training_batch(3, 2))
     assert trainer.passes == []
+
+
+@pytest.mark.parametrize("prompts_only", ["0", "1"])
+def test_an_engine_that_is_not_edited_is_refused_by_name(process: Process, refusal: Refusal, prompts_only: str) -> None:
+    process.env(DUMP_ON="1", PROMPTS_ONLY=prompts_only)
+    for trainer in map(Trainer, ("veomni", "torchtitan", "automodel")):
+        text = refusal(functools.partial(verl.prompt_only_pass, trainer, training_batch(3, 2)))
+        assert f"strategy={trainer.config.actor_rollout_ref.actor.strategy}" in text
+        assert trainer.passes == []
+    for strategy in ("fsdp", "fsdp2", "megatron", "mindspeed_megatron"):
+        verl.prompt_only_pass(Trainer(strategy), training_batch(3, 2))

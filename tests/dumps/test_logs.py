@@ -138,6 +138,7 @@ def test_our_training_log(tmp_path: Path) -> None:
             {**sample, "request_id": None, "rollout_weight_versions": [None, None], "sample_index": 9},
         ],
         "weight_version": 3,
+        "trainer_step": 4,
         "phase": "log_prob",
         "prompt_only": True,
         "virtual_chunk": 1,
@@ -152,7 +153,7 @@ def test_our_training_log(tmp_path: Path) -> None:
     assert (first.request_id, first.prompt_length, first.response_length, first.versions) == ("a", 3, 4, (1, 2))
     assert (second.request_id, second.versions, second.sample_index) == (None, (None, None), 9)
     assert (read.phase, read.dump, read.weight_version, read.invalid) == ("log_prob", "step4/rank1", 3, True)
-    assert read.extra == {"prompt_only": True, "virtual_chunk": 1, "first_layer": 2}
+    assert read.extra == {"prompt_only": True, "virtual_chunk": 1, "first_layer": 2, "trainer_step": 4}
 
 
 @pytest.mark.parametrize("missing", [None, "None", "null", ""])

@@ -261,12 +261,14 @@ def test_prompts_alone_are_dumped_with_their_request_ids(name: str, runs: Callab
         assert [entry["prompt_hash"] for entry in line["requests"]] == [prompt_hash(prompt) for prompt in prompts]
         assert [entry["prompt_length"] for entry in line["requests"]] == [len(prompt) for prompt in prompts]
         assert [entry["response_length"] for entry in line["requests"]] == [0] * size
-        assert all(entry["rollout_weight_versions"][0] == 0 for entry in line["requests"])
+        versions = [line["weight_version"]] * 2
+        assert [entry["rollout_weight_versions"] for entry in line["requests"]] == [versions] * size
         data = run.dumps.data(line["dump"])
         width = sum(map(len, prompts)) if line["use_remove_padding"] else size * max(map(len, prompts))
         assert tokens_seen(data, "embed_tokens") == width
         assert not backward_rows(data)
-    assert [line["weight_version"] for line in lines] == [step for step in range(1, steps + 1) for _ in lines[::steps]]
+    assert [line["trainer_step"] for line in lines] == [step for step in range(1, steps + 1) for _ in lines[::steps]]
+    assert [line["weight_version"] for line in lines] == [line["trainer_step"] - 1 for line in lines]
 
 
 @pytest.mark.parametrize("name", RUNS["prompts"][0])
@@ -323,7 +325,7 @@ def test_rows_of_the_dump(name: str, runs: Callable[[str], Run]) -> None:
 @pytest.mark.parametrize("name", ["grpo fsdp", "grpo fsdp2"])
 def test_dumped_values_are_those_of_transformers_alone(name: str, runs: Callable[[str], Run]) -> None:
     run = runs("prompts")
-    lines = [line for line in run.lines(name) if line["dump"] and line["weight_version"] == 1]
+    lines = [line for line in run.lines(name) if line["dump"] and line["trainer_step"] == 1]
     assert len(lines) == 4
     for line in lines:
         (request_id,) = line["request_ids"]
@@ -372,7 +374,7 @@ def test_logits_are_dumped_where_the_ends_are_kept(name: str, runs: Callable[[st
             entry = line["requests"][0]
             assert call["output"][0]["shape"] == [1, entry["prompt_length"] + entry["response_length"], 259]
             assert not [key for key in backward_rows(data) if ".lm_head." in key and ".backward." in key]
-            if line["prompt_only"] and line["weight_version"] == 1:
+            if line["prompt_only"] and line["trainer_step"] == 1:
                 plain = run.report["plain"][first_scenario(line["request_ids"][0])]["logits"]
                 for statistic, value in plain.items():
                     assert call["output"][0][statistic] == pytest.approx(value, rel=1e-5)

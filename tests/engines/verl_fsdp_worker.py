@@ -70,6 +70,8 @@ class Rollout:
         self._generator = torch.Generator().manual_seed(11)
         self._vocabulary, self._log_probs, self._steps = vocabulary, log_probs, steps
         self._scenario, self._number = scenario, 0
+        #: The number of the weights it has, as a rollout server knows it.
+        self.version: int | None = None
         #: The prompt that each request id stands for.
         self.asked: dict[str, list[int]] = {}
 
@@ -116,13 +118,18 @@ class Rollout:
             tensors=tensors,
             non_tensors={
                 "request_id": np.array(ids, dtype=object),
-                "min_global_steps": np.array([0] * len(ids), dtype=object),
-                "max_global_steps": np.array([self._number] * len(ids), dtype=object),
+                "global_steps": np.array([self.version] * len(ids), dtype=object),
+                "min_global_steps": np.array([None] * len(ids), dtype=object),
+                "max_global_steps": np.array([None] * len(ids), dtype=object),
                 "multi_modal_inputs": np.array([{} for _ in ids], dtype=object),
                 "__num_turns__": np.array([2] * len(ids), dtype=np.int32),
             },
             meta_info={"timing": {}},
         )
+
+    def update_weights(self, global_steps: int) -> None:
+        """What verl's checkpoint manager tells the rollout's servers."""
+        self.version = global_steps
 
     def _tokens(self, length: int) -> list[int]:
         drawn: list[int] = torch.randint(1, self._vocabulary, (length,), generator=self._generator).tolist()
@@ -182,8 +189,8 @@ class Scenario:
             config, None, roles, resource_pool_manager=SimpleNamespace(get_n_gpus=lambda: 1), device_name="cpu"
         )
         trainer.async_rollout_manager = rollout
-        # The rollout stands beside the trainer: nothing is sent to it.
-        trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None, sleep_replicas=lambda: None)
+        # The rollout stands beside the trainer: only the weights' number is sent to it.
+        trainer.checkpoint_manager = SimpleNamespace(update_weights=rollout.update_weights, sleep_replicas=lambda: None)
         self.workers = [workers.ActorRolloutRefWorker(config.actor_rollout_ref, "actor")]
         self.workers[0].init_model()
         trainer.actor_rollout_wg = Now(self.workers[0])

@@ -297,6 +297,24 @@ def test_different_weight_version(
         assert reason in ("used", "weight-version")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "used"),
+    [
+        # Every sample of the run is one update old: no distance tells that from a trainer that counts ahead.
+        ({A: (3, [2, 2]), B: (4, [3, 3])}, set()),
+        ({A: (3, [3, 3]), B: (4, [3, 3])}, {A}),
+        ({A: (3, [3, 3]), B: (None, [2, 2])}, {A, B}),
+    ],
+)
+def test_weight_version_beside_the_trainers_step_is_the_rollouts(
+    run: Run, numbers: dict[str, tuple[int | None, list[int | None]]], used: set[str]
+) -> None:
+    for step, (name, (version, versions)) in enumerate(numbers.items()):
+        run.prefill(name, step=step)
+        run.train(name, step=step, weight_version=version, trainer_step=step + 9, requests=samples(name, versions))
+    assert {found.request_id for found in run.pair().pairs} == used
+
+
 def test_different_weights_are_said_with_their_numbers(run: Run) -> None:
     for step, (name, version) in enumerate(((A, 3), (B, 5))):
         run.prefill(name, step=step)

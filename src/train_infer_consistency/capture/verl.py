@@ -19,6 +19,9 @@ from train_infer_consistency.capture.switches import CaptureError, switches
 #: Marks the added pass's batch; it travels in verl's meta_info to every micro-batch.
 MARK = "consistency_dump"
 _VERSION = "consistency_weight_version"
+_STEP = "consistency_trainer_step"
+#: The strategies whose engines are edited; verl's others have a forward loop of their own (0.8.0).
+_STRATEGIES = ("fsdp", "fsdp2", "megatron", "mindspeed_megatron")
 # Cut to the prompt's width where they are there; responses and their mask become empty.
 _SEQUENCES = ("input_ids", "attention_mask", "position_ids", "routed_experts")
 _FSDP_MODULE = "verl.workers.engine.fsdp.transformer_impl"
@@ -33,6 +36,24 @@ class VerlSession(Session):
         #: The phase of the batch that Megatron's schedule is working on, why it is not dumped, and whether it
         #: is the added pass.
         self.batch: tuple[str, str | None, bool] = ("log_prob", None, False)
+        self._saw_added_pass = False
+
+    def decide(self, data: Any, forward_only: bool) -> tuple[str, str | None, bool]:
+        """The phase of a batch, why it is not dumped (None if it is), and whether it is the added pass.
+
+        Raises:
+            CaptureError: an added pass is asked for, and the trainer updates the actor without one.
+        """
+        phase = "log_prob" if forward_only else "update_actor"
+        if _value(data, MARK):
+            self._saw_added_pass = True
+            return phase, None, True
+        if switches().prompts_only and not forward_only and not self._saw_added_pass:
+            raise CaptureError(
+                "PROMPTS_ONLY is on, and this trainer updates the actor without the added pass: its step is not edited",
+                "use main_ppo (RayPPOTrainer) or the fully asynchronous trainer, or set PROMPTS_ONLY=0",
+            )
+        return phase, _why_not(data, phase, forward_only), False
 
 
 def ensure_debugger(engine: Any) -> None:
@@ -75,7 +96,7 @@ def micro_batch(
         data: the batch it is cut from.
         forward_only: False in a training update.
     """
-    return _micro_batch(engine, region, micro, *_decide(data, forward_only))
+    return _micro_batch(engine, region, micro, *engine._debugger.decide(data, forward_only))
 
 
 @contextmanager
@@ -97,7 +118,7 @@ def should_dump(engine: Any, data: Any, forward_only: bool) -> bool:
     session = engine._debugger
     if session is None:
         return False
-    session.batch = _decide(data, forward_only)
+    session.batch = session.decide(data, forward_only)
     return True
 
 
@@ -159,13 +180,28 @@ def prompt_only_pass(trainer: Any, batch: Any) -> None:
     Args:
         trainer: RayPPOTrainer or FullyAsyncTrainer, whose own ``_compute_old_log_prob`` chooses the weights.
         batch: the DataProto that training goes on with.
+
+    Raises:
+        CaptureError: the actor's engine is one that is not edited, so that nothing would be dumped.
     """
+    strategy = trainer.config.actor_rollout_ref.actor.strategy
+    if switches().dump_on and strategy not in _STRATEGIES:
+        raise CaptureError(
+            f"DUMP_ON is set, and nothing is dumped of an actor with strategy={strategy}",
+            f"set actor_rollout_ref.actor.strategy to one of {', '.join(_STRATEGIES[:3])}",
+        )
     if switches().prompts_only:
-        version = getattr(trainer, "current_param_version", None)
-        trainer._compute_old_log_prob(prompt_only_copy(batch, trainer.global_steps if version is None else version))
+        trainer._compute_old_log_prob(prompt_only_copy(batch, _weight_version(trainer), trainer.global_steps))
 
 
-def prompt_only_copy(batch: Any, version: int | None = None) -> Any:
+def _weight_version(trainer: Any) -> int:
+    """The number that the rollout has for the weights which the trainer has before its update."""
+    version = getattr(trainer, "current_param_version", None)
+    # RayPPOTrainer.fit counts a step before it updates, and sends the weights out under the step that made them.
+    return int(trainer.global_steps - 1 if version is None else version)
+
+
+def prompt_only_copy(batch: Any, version: int | None = None, step: int | None = None) -> Any:
     """A marked copy of a DataProto that ends where its prompts end.
 
     Cut by the width of ``prompts``, which, unlike cutting ``[:, :-width of responses]``, is right for empty
@@ -175,7 +211,8 @@ def prompt_only_copy(batch: Any, version: int | None = None) -> Any:
         batch: with tensors ``prompts`` (B, P), ``responses`` (B, R), ``input_ids`` and ``attention_mask`` (B,
             P+R), ``position_ids`` (B, P+R) or (B, 3 or 4, P+R), and perhaps ``routed_experts`` (B, P+R,
             layers, k).
-        version: the trainer's weight version, for the log.
+        version: the weights' number as the rollout counts them, for the log.
+        step: the trainer's own step, for the log.
     """
     tensors, width = batch.batch, batch.batch["prompts"].size(1)
     cut = {"prompts": tensors["prompts"].clone()}
@@ -185,7 +222,7 @@ def prompt_only_copy(batch: Any, version: int | None = None) -> Any:
             cut[name] = (tensors[name][..., :width] if last else tensors[name][:, :width]).clone()
     for name in ("responses", "response_mask"):
         cut[name] = tensors[name][:, :0].clone()
-    meta = {**batch.meta_info, MARK: True, _VERSION: version}
+    meta = {**batch.meta_info, MARK: True, _VERSION: version, _STEP: step}
     # The number of tokens feeds a throughput metric, and must be the copy's own.
     meta["global_token_num"] = cut["attention_mask"].sum(dim=-1).tolist()
     return type(batch)(
@@ -200,20 +237,17 @@ def _is_actor(engine: Any) -> bool:
     return not critic and not engine.engine_config.forward_only
 
 
-def _decide(data: Any, forward_only: bool) -> tuple[str, str | None, bool]:
-    """The phase of a batch, why it is not dumped (None if it is), and whether it is the added pass."""
-    phase = "log_prob" if forward_only else "update_actor"
-    if _value(data, MARK):
-        return phase, None, True
+def _why_not(data: Any, phase: str, forward_only: bool) -> str | None:
+    """Why one of upstream's own batches is not dumped; None if it is."""
     if switches().prompts_only and forward_only:
-        return phase, "not-prompt-only", False
+        return "not-prompt-only"
     if not switches().wants(phase):
-        return phase, "phase", False
+        return "phase"
     # LoRA's reference pass is the actor's engine with its adapter off; verl asks for the entropy in the
     # actor's own pass only.
     if forward_only and _value(data, "calculate_entropy") is False:
-        return phase, "reference", False
-    return phase, None, False
+        return "reference"
+    return None
 
 
 def _refuse_masked_out(micro: Any) -> None:
@@ -231,7 +265,7 @@ def _describe(micro: Any) -> dict[str, Any]:
     """The documented fields of a micro-batch, and an entry for each sample, whose missing id is null."""
     prompts = list(_prompts(micro))
     ids = _column(micro, "request_id", len(prompts))
-    oldest, newest = (_column(micro, f"{end}_global_steps", len(prompts)) for end in ("min", "max"))
+    oldest, newest = (_rollout_versions(micro, end, len(prompts)) for end in ("min", "max"))
     return {
         "request_ids": [] if all(value is None for value in ids) else ids,
         "num_requests": len(prompts),
@@ -246,7 +280,9 @@ def _describe(micro: Any) -> dict[str, Any]:
             }
             for request_id, (tokens, response), first, last in zip(ids, prompts, oldest, newest, strict=True)
         ],
+        # Counted as the rollout counts; lines without the trainer's step beside it had that in its place.
         "weight_version": _value(micro, _VERSION),
+        "trainer_step": _value(micro, _STEP),
         "use_remove_padding": _value(micro, "use_remove_padding"),
     }
 
@@ -262,6 +298,14 @@ def _prompts(micro: Any) -> Iterator[tuple[list[int], int]]:
     width = prompts.size(1)
     for tokens, bits in zip(prompts.tolist(), mask.tolist(), strict=True):
         yield [token for token, bit in zip(tokens, bits[:width], strict=True) if bit], sum(bits[width:])
+
+
+def _rollout_versions(micro: Any, end: str, count: int) -> list[Any]:
+    """The first or last weights of each sample; a rollout whose requests are never interrupted has one number."""
+    only = _value(micro, "global_steps")
+    versions = _column(micro, f"{end}_global_steps", count)
+    # A single value is no sample's: it is the trainer's own step, in the batch's meta_info.
+    return only if isinstance(only, list) and all(version is None for version in versions) else versions
 
 
 def _column(micro: Any, key: str, count: int) -> list[Any]:

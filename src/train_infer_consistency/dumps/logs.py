@@ -31,6 +31,7 @@ _EXTRA = frozenset(
         "weights",
         "use_remove_padding",
         "failed_step",
+        "trainer_step",
     )
 )
 

@@ -20,7 +20,7 @@ from .model import Pair, Pairing, Reason, Side, StepVerdict, notes
 from .training import training_units
 from .units import Key, LoggedSide, Unit
 from .unlogged import pair_unlogged
-from .weights import weights_differ
+from .weights import counts_as_the_rollout, weights_differ
 
 
 def pair(inference: Tree, training: Tree, *, mapping: RankMap | None = None, sliced: str | None = None) -> Pairing:
@@ -182,7 +182,7 @@ class _Join:
         return _documented_part(wanted, length, self._later.get(unit.request.request_id or "", []))
 
     def _usual_lag(self) -> int:
-        """How far the trainer's weight number is ahead of the rollout's where both mean the same weights.
+        """How far the weight number of old logs is ahead of the rollout's where both mean the same weights.
 
         verl's trainer counts a step before its rollout, which then has the number before; the fully asynchronous one
         numbers the weights themselves. The smallest distance in the run tells which it is.
@@ -191,7 +191,7 @@ class _Join:
             line.weight_version - request.versions[0]
             for line in self.train.side.log.lines
             for request in line.requests
-            if line.weight_version is not None and request.versions[0] is not None
+            if line.weight_version is not None and request.versions[0] is not None and not counts_as_the_rollout(line)
         ]
         return 1 if min(lags, default=0) == 1 else 0
 
