@@ -76,7 +76,8 @@ def make_batch(records: list[dict[str, Any]], pad: int, shifted: int) -> Any:
 class Trainer:
     """The parts of RayPPOTrainer that old log-probs need."""
 
-    global_steps = 0
+    #: The first step, whose rollout had the weights number 0.
+    global_steps = 1
 
     def __init__(self, model: str, strategy: str) -> None:
         from verl.trainer.ppo.ray_trainer import RayPPOTrainer
