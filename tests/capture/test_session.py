@@ -99,6 +99,16 @@ def test_behind_the_step_filter_no_step_is_claimed(process: Process) -> None:
     assert process.service.current_iter == 2
 
 
+def test_the_first_step_may_be_another_than_0(process: Process) -> None:
+    """msprobe adds its first step to what it has counted; whoever counts for himself misses that."""
+    session = opened(process)
+    process.service.init_step = 5
+    for name in "ab":
+        forward(session, process, name)
+    assert [line["step"] for line in lines(process)] == [5, 6]
+    assert all(process.dump(line["dump"]) == [line["name"]] for line in lines(process))
+
+
 def test_no_step_is_claimed_once_msprobe_has_ended(process: Process) -> None:
     """It also ends without a filter, when its data processor says that it has enough."""
     session = opened(process)

@@ -254,6 +254,16 @@ def test_rank_folders_of_engines_and_nodes_never_collide(on: Process) -> None:
     assert all(on.dump(dump) == ["layer"] for dump in dumps)
 
 
+@pytest.mark.parametrize("on_or_off", [True, False])
+def test_attention_data_parallelism_is_in_every_line(on: Process, on_or_off: bool) -> None:
+    """With it the MLP of every rank sees all ranks' tokens, so that no row behind the attention has a partner."""
+    runner = Runner(enable_dp_attention=on_or_off, dp_size=2)
+    session = open_session(runner)
+    assert session is not None
+    parallel = run(on, session, runner, batch([PROMPT]))["parallel"]
+    assert (parallel["dp_attention"], parallel["dp_size"]) == (on_or_off, 2)
+
+
 def test_two_cards_of_one_node_keep_the_procedures_folders(on: Process) -> None:
     on.env(CONSISTENCY_RUN_ID="r")
     for card in (0, 1):
