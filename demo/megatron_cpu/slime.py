@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -55,8 +56,8 @@ class Arguments(Namespace):
         return None
 
 
-def make_args(model: Path, tensor_parallel: int = 1, **changes: Any) -> Arguments:
-    """Make the arguments of a float32 actor for a Hugging Face model."""
+def make_args(model: Path, tensor_parallel: int = 1, data_parallel: int = 1, **changes: Any) -> Arguments:
+    """Make the arguments of a float32 actor for a Hugging Face model, and two samples or one for each rank's share."""
     from megatron.core.optimizer import OptimizerConfig
 
     config = importlib.import_module("transformers").AutoConfig.from_pretrained(model)
@@ -75,12 +76,12 @@ def make_args(model: Path, tensor_parallel: int = 1, **changes: Any) -> Argument
         "context_parallel_size": 1,
         "expert_model_parallel_size": 1,
         "num_distributed_optimizer_instances": 1,
-        "data_parallel_size": 1,
+        "data_parallel_size": data_parallel,
         "sequence_parallel": tensor_parallel > 1,
         "distributed_backend": "gloo",
         "enable_gloo_process_groups": True,
         "distributed_timeout_minutes": 5,
-        "num_gpus_per_node": tensor_parallel,
+        "num_gpus_per_node": tensor_parallel * data_parallel,
         "seed": 7,
         "te_rng_tracker": False,
         "inference_rng_tracker": False,
@@ -146,6 +147,7 @@ def install() -> None:
             sys.modules[name] = _Unused(name)
     cuda: Any = torch.cuda
     cuda.mem_get_info = lambda *args: (1, 1)
+    torch.distributed.init_process_group = _in_a_file(torch.distributed.init_process_group)
     torch.Tensor.pin_memory = lambda tensor, *args, **kwargs: tensor  # type: ignore[method-assign,misc]
     setattr(torch, "empty_like", _unpinned(torch.empty_like))  # noqa: B010
     _install_training()
@@ -155,6 +157,19 @@ def install() -> None:
     for kind in ("tensor", "distributed"):
         name = f"slime.backends.megatron_utils.update_weight.update_weight_from_{kind}"
         after_import(name, _send_no_weights)
+
+
+def _in_a_file(original: Any) -> Any:
+    """slime's ranks meet over a port; where DIST_INIT_METHOD names a file, that needs none."""
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        where = os.environ.get("DIST_INIT_METHOD")
+        if where is not None:
+            kwargs |= {"init_method": where, "rank": int(os.environ["RANK"])}
+            kwargs["world_size"] = int(os.environ["WORLD_SIZE"])
+        original(*args, **kwargs)
+
+    return init_process_group
 
 
 def _unpinned(factory: Any) -> Any:

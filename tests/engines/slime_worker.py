@@ -51,21 +51,9 @@ def digest(model: list[torch.nn.Module]) -> str:
     return whole.hexdigest()
 
 
-def meet_in_a_file() -> None:
-    """slime meets over a port; a file needs none."""
-    original = torch.distributed.init_process_group
-
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        where = {"init_method": os.environ["DIST_INIT_METHOD"], "rank": int(os.environ["RANK"])}
-        original(*args, **{**kwargs, **where, "world_size": int(os.environ["WORLD_SIZE"])})
-
-    torch.distributed.init_process_group = init_process_group
-
-
 def run(plan: dict[str, Any]) -> dict[str, Any]:
     """Start an actor and train through the rollouts."""
     adapter: Any = importlib.import_module("megatron_cpu.slime")
-    meet_in_a_file()
     module: Any = importlib.import_module("slime.backends.megatron_utils.actor")
     timers: Any = importlib.import_module("slime.utils.timer")
     actor = object.__new__(module.MegatronTrainRayActor)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from demo.run_slime import core_command
 from tests.conftest import NO_SOURCE
 from tests.engines.training import (
     DEMO,
@@ -22,24 +24,16 @@ from tests.engines.training import (
     check_out,
     rows,
     run_group,
-    unpack,
     weave_into,
     write_config,
 )
 from train_infer_consistency.capture.log import prompt_hash
-from train_infer_consistency.wheels.registry import fetch_artifact
 
 pytestmark = [pytest.mark.engines, pytest.mark.download]
 
 WORKER = Path(__file__).with_name("slime_worker.py")
 VERSIONS = ("v0.2.2", "v0.2.4")
 PROMPT, RESPONSES = 8, (3, 6)
-# slime v0.2.x asks for more than core 0.12, which verl's stack has.
-CORE = (
-    "megatron-core==0.14.0",
-    "megatron_core-0.14.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
-    "e011fbb8c514f58ccae4441f21b5b0b6e7684522bb59f94ea69341686f0de019",
-)
 ROUTING = {"use_routing_replay": True}
 #: tensor parallel size, switches (None: switched off), rollouts, arguments.
 RUNS: dict[str, tuple[int, dict[str, str] | None, list[int], dict[str, Any]]] = {
@@ -83,7 +77,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack(fetch_artifact(*CORE), "megatron", tmp_path_factory.mktemp("core"))
+    folder = tmp_path_factory.mktemp("core")
+    subprocess.run(core_command(folder), check=True, stdout=subprocess.DEVNULL)
+    return folder
 
 
 @pytest.fixture(scope="module")
