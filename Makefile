@@ -58,7 +58,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle demo test test-engines bench lint lock clean
+.PHONY: help setup wheels bundle demo demo-slime test test-engines bench lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ bundle: .venv/install.stamp ## one archive of STACK's wheels for hosts without a
 demo: .venv-engines/engines.stamp ## both engines on a CPU, compared, in dist/demo; STRATEGY=fsdp FAULT=stale-weight TASK=tensor
 	@$(ENGINES)/python -m demo.run $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(FAULT),--fault $(FAULT)) \
 	  $(if $(TASK),--task $(TASK))
+
+demo-slime: .venv-engines/engines.stamp ## SGLang and slime's actor on a CPU, compared; STACK=slime-0.2.2 SOURCE_slime=PATH
+	@$(ENGINES)/python -m demo.run_slime $(if $(filter slime-%,$(STACK)),--stack $(STACK))
 
 test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
