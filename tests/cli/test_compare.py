@@ -95,6 +95,15 @@ def test_a_whole_run_is_paired_first(dumps: Path, capsys: pytest.CaptureFixture[
     assert found["modules_of"] in {pair["request_id"] for pair in found["pairs"]["used"]}
 
 
+def test_pairs_in_processes_beside_each_other(dumps: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = dumps / "loop" / "fully_async_qwen3_fsdp2_ids"
+    sides = folder / "generate_sequence", folder / "update_actor"
+    wanted = run(capsys, *sides, "--workers", 1, "--csv", tmp_path / "1.csv")
+    assert run(capsys, *sides, "--workers", 2, "--csv", tmp_path / "2.csv")[:2] == wanted[:2]
+    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
+    assert run(capsys, *sides, "--json", "--workers", 2)[1] == run(capsys, *sides, "--json")[1]
+
+
 def test_nothing_paired_says_why_for_every_step(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = dumps / "loop" / "fully_async_qwen3_fsdp2"
     status, found = as_json(capsys, folder / "generate_sequence", folder / "update_actor")
@@ -131,6 +140,7 @@ def test_options(dumps: Path, differing: tuple[Path, Path], tmp_path: Path, caps
         ["--bounds", "missing.toml"],
         ["--dialect", "missing.toml"],
         ["--map", "0:0"],
+        ["--workers", "0"],
         ["--noise"],
     ],
 )

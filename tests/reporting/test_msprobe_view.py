@@ -12,7 +12,7 @@ from tests.comparing.cases import direct, dump_of, leaves
 from train_infer_consistency.comparing.record import Comparison
 from train_infer_consistency.dumps.reader import read_rank
 from train_infer_consistency.errors import EvidenceError, UsageError
-from train_infer_consistency.reporting.msprobe_view import entry_of, mapping_lines, view, write_view
+from train_infer_consistency.reporting.msprobe_view import LayerMapping, entry_of, view, write_view
 
 Files = dict[str, dict[str, Any]]
 
@@ -120,7 +120,10 @@ def test_one_dtype_and_nothing_that_was_not_compared(gaps: Comparison) -> None:
 def test_a_name_of_two_pipeline_stages_is_not_mapped(dumps: Path) -> None:
     folder = dumps / "megatron"
     found = direct(folder / "verl_pp2_n11" / "step0", folder / "hf_n11" / "step0")
-    text = "".join(mapping_lines(found.pairs))
+    mapping = LayerMapping()
+    for pair in found.pairs:
+        mapping.add(pair)
+    text = "".join(mapping.lines())
     assert '"module.decoder.final_layernorm": "model.norm"' in text
     # Each stage calls its own first layer layers.0; of linear_fc2 msprobe dumped the second stage's alone.
     assert [line for line in text.splitlines() if "layers" in line] == [

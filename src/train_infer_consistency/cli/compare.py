@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import gc
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .output import note, paint, print_json
+from .output import note, paint, print_json, progress
 from .pairs import add_sides, find_pairs
+
+if TYPE_CHECKING:
+    from ..comparing.compare import Options
+    from ..comparing.record import Comparison
+    from ..pairing.model import Pairing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--msprobe-view", metavar="DIR", type=Path,
         help="write both sides under one set of names there, for msprobe graph_visualize",
     )  # fmt: skip
+    parser.add_argument(
+        "--workers", metavar="N", type=_count,
+        help="compare N pairs at a time (else as many as there are CPUs, where the pairs are worth it)",
+    )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="every module, and every step that is not used")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/comparison.schema.json)")
 
@@ -47,7 +58,6 @@ def run(options: argparse.Namespace) -> int:
     from ..comparing.compare import Options
     from ..comparing.dialect import load
     from ..comparing.judge import read_bounds
-    from ..comparing.pairs import compare
     from ..dumps.reader import paused_collector
     from ..reporting import terminal
 
@@ -62,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
         bitwise=options.bitwise,
         patterns=() if options.bounds is None else read_bounds(options.bounds),
     )
-    with paused_collector():
-        comparison = compare(find_pairs(options), how, options.noise)
+    with paused_collector(), ExitStack() as stack:
+        comparison = _compare(stack, find_pairs(options), how, options, every=any(wanted.values()))
         if not options.json:
             print(terminal.render(comparison, paint, verbose=options.verbose))
         if any(wanted.values()):
@@ -75,6 +85,36 @@ def run(options: argparse.Namespace) -> int:
             print_json(comparison.to_json())
         gc.freeze()  # a hundred thousand records without a cycle: the collector need not look through them at the end
     return comparison.status
+
+
+def _compare(
+    stack: ExitStack, pairing: Pairing, how: Options, options: argparse.Namespace, *, every: bool
+) -> Comparison:
+    """Compare one pair here, several beside each other."""
+    if len(pairing.pairs) < 2:
+        from ..comparing.pairs import compare
+
+        return compare(pairing, how, options.noise)
+    from ..comparing.many import How, compare_many, workers_for
+    from ..comparing.stored import Store
+    from ..comparing.workers import in_processes
+
+    workers = min(options.workers or workers_for(pairing.pairs), len(pairing.pairs))
+    with progress("pairs compared") as tell:
+        return compare_many(
+            pairing,
+            How(how, options.noise, every),
+            stack.enter_context(Store()),
+            runner=in_processes(workers) if workers > 1 else None,
+            progress=tell,
+        )
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of 1 or more")
+    return value
 
 
 def _share(text: str) -> float:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+# How often long work says how far it is where standard error is no terminal.
+_SECONDS = 10.0
 _COLOURS = {"good": "32", "bad": "31", "warn": "33", "dim": "2"}
 
 
@@ -35,3 +39,33 @@ def print_json(value: Any) -> None:
 def note(text: str) -> None:
     """Print a line for the person at the terminal, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Say on standard error how many of all are done: one line that changes on a terminal, else a line now and then.
+
+    Args:
+        what: is counted, ``pairs compared``.
+    """
+    terminal = sys.stderr.isatty()
+    last = time.monotonic()
+    shown = False
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last, shown
+        now = time.monotonic()
+        if terminal and (now - last > 0.1 or shown):
+            shown = True
+            sys.stderr.write(f"\r\033[Kconsistency: {done} of {total} {what}")
+            sys.stderr.flush()
+        elif not terminal and now - last > _SECONDS and done < total:
+            last = now
+            note(f"consistency: {done} of {total} {what}")
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,8 +156,9 @@ class Comparison:
         verdict: different if one pair is; consistent if all are; else insufficient.
         reason: one sentence.
         coverage: the lowest of the pairs'.
-        pairs: what was compared.
+        pairs: what was compared; without modules and rows where ``load`` has them.
         rejected: steps that were not used, each with its reason, as pairing reports them.
+        load: gets a whole result by its place in ``pairs``; None where those are whole.
     """
 
     verdict: str
@@ -165,24 +166,35 @@ class Comparison:
     coverage: float
     pairs: list[PairResult]
     rejected: list[Mapping[str, Any]] = field(default_factory=list)
+    load: Callable[[int], PairResult] | None = None
 
     @property
     def status(self) -> int:
         """The exit status of this verdict."""
         return STATUS[self.verdict]
 
+    def whole(self, index: int) -> PairResult:
+        """A pair with its modules."""
+        return self.pairs[index] if self.load is None else self.load(index)
+
+    def wholes(self) -> Iterator[PairResult]:
+        """All pairs with their modules, one at a time."""
+        return map(self.whole, range(len(self.pairs)))
+
+    @property
+    def worst_index(self) -> int | None:
+        """Which pair speaks for the whole: the first that differs, else the one with the least coverage."""
+        return min(range(len(self.pairs)), key=lambda index: (*severity(self.pairs[index]), index), default=None)
+
     @property
     def worst(self) -> PairResult | None:
-        """The pair that speaks for the whole: the first that differs, else the one with the least coverage."""
-        different = [pair for pair in self.pairs if pair.verdict == DIFFERENT]
-        if different:
-            return different[0]
-        return min(self.pairs, key=lambda pair: (pair.verdict == CONSISTENT, pair.coverage), default=None)
+        """The pair that speaks for the whole, with its modules."""
+        return None if self.worst_index is None else self.whole(self.worst_index)
 
     @property
     def first_difference(self) -> Difference | None:
         """The first difference of the pair that speaks for the whole."""
-        return None if self.worst is None else self.worst.first_difference
+        return None if self.worst_index is None else self.pairs[self.worst_index].first_difference
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object; docs/comparison.schema.json is its schema."""
@@ -197,6 +209,11 @@ class Comparison:
             "modules": [] if worst is None else [module.to_json() for module in worst.modules],
             "pairs": {"used": [pair.to_json() for pair in self.pairs], "rejected": list(self.rejected)},
         }
+
+
+def severity(pair: PairResult) -> tuple[int, float]:
+    """Orders pairs by how much they matter to the whole, the worst first: one that differs, whatever its coverage."""
+    return (0, 0.0) if pair.verdict == DIFFERENT else (2 if pair.verdict == CONSISTENT else 1, pair.coverage)
 
 
 def figures(quantity: Quantity) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def junit_lines(comparison: Comparison) -> Iterator[str]:
     error of the verdict's case: skipped cases alone would leave a build green.
     """
     suites = [_suite("verdict", [_verdict("all pairs", comparison.verdict, comparison.reason)])]
-    for index, pair in enumerate(comparison.pairs):
+    for index, pair in enumerate(comparison.wholes()):
         name = f"pair {index + 1}" + (f" {pair.request_id}" if pair.request_id else "")
         cases = [_verdict(name, pair.verdict, pair.reason), *(_module(name, module) for module in pair.modules)]
         suites.append(_suite(name, cases, _properties(pair)))

@@ -28,7 +28,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def json_lines(comparison: Comparison) -> Iterator[str]:
     """One line of strict JSON per module of every pair: ``pair`` (0, 1 ...), ``request_id``, the module's record."""
-    for index, pair in enumerate(comparison.pairs):
+    for index, pair in enumerate(comparison.wholes()):
         for module in pair.modules:
             yield compact({"pair": index, "request_id": pair.request_id, **module.to_json()}) + "\n"
 
@@ -38,7 +38,7 @@ def csv_lines(comparison: Comparison) -> Iterator[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(HEADER)
-    for index, pair in enumerate(comparison.pairs):
+    for index, pair in enumerate(comparison.wholes()):
         for module in pair.modules:
             rows: list[RowResult | None] = [*module.rows] or [None]
             for row in rows:

@@ -42,15 +42,20 @@ def write_view(comparison: Comparison, folder: Path) -> list[Path]:
         EvidenceError: no pair has two sides that could be read.
     """
     check_path(folder)
-    pairs = [(index, pair) for index, pair in enumerate(comparison.pairs) if pair.modules]
-    if not pairs:
-        raise EvidenceError(f"--msprobe-view {folder}: no pair could be compared module by module: {comparison.reason}")
-    for index, pair in pairs:
+    written = False
+    mapping = LayerMapping()
+    for index, pair in enumerate(comparison.wholes()):
+        if not pair.modules:
+            continue
+        written = True
+        mapping.add(pair)
         for label, files in view(pair).items():
             for name, content in files.items():
                 text = json.dumps(content, indent=1, ensure_ascii=False)
                 write_text(folder / FOLDERS[label] / f"step{index}" / "rank0" / name, [text])
-    write_text(folder / MAPPING, mapping_lines(pair for _, pair in pairs))
+    if not written:
+        raise EvidenceError(f"--msprobe-view {folder}: no pair could be compared module by module: {comparison.reason}")
+    write_text(folder / MAPPING, mapping.lines())
     return [*(folder / name for name in FOLDERS.values()), folder / MAPPING]
 
 
@@ -75,24 +80,31 @@ def view(pair: PairResult) -> dict[str, dict[str, Any]]:
     return {label: _files(side, results, shared) for label, side in sides.items()}
 
 
-def mapping_lines(pairs: Iterable[PairResult]) -> Iterator[str]:
+class LayerMapping:
     """A layer mapping from the original names of the inference side to those of the training side (``-lm``)."""
-    found: dict[str, str] = {}
-    ambiguous: set[str] = set()
-    for pair in pairs:
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._ambiguous: set[str] = set()
+
+    def add(self, pair: PairResult) -> None:
+        """Take in what one pair says."""
         if pair.inference is None or pair.training is None:
-            continue
+            return
         here: dict[str, str] = {}
         for name in sorted(pair.inference.modules.keys() & pair.training.modules.keys()):
             one, two = (_original(side.modules[name]) for side in (pair.inference, pair.training))
             if one and two:
-                ambiguous |= {one} if here.setdefault(one, two) != two else set()
-        found |= here
-    yield "# For the original dumps: msprobe graph_visualize -tp GENERATE -gp TRAIN -lm this file\n"
-    yield "TopLayer:\n"
-    for one, two in found.items():
-        if one not in ambiguous:
-            yield f"  {json.dumps(one)}: {json.dumps(two)}\n"
+                self._ambiguous |= {one} if here.setdefault(one, two) != two else set()
+        self._found |= here
+
+    def lines(self) -> Iterator[str]:
+        """The file."""
+        yield "# For the original dumps: msprobe graph_visualize -tp GENERATE -gp TRAIN -lm this file\n"
+        yield "TopLayer:\n"
+        for one, two in self._found.items():
+            if one not in self._ambiguous:
+                yield f"  {json.dumps(one)}: {json.dumps(two)}\n"
 
 
 def entry_of(name: str) -> str:

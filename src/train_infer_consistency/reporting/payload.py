@@ -45,14 +45,14 @@ def payload(comparison: Comparison, language: str | None, most_rows: int = MOST_
         most_rows: how many rows of modules are in the page before pairs are given without them.
     """
     files = Files()
-    worst = comparison.worst
-    order = sorted(range(len(comparison.pairs)), key=lambda index: comparison.pairs[index] is not worst)
+    worst = comparison.worst_index
+    order = sorted(range(len(comparison.pairs)), key=lambda index: index != worst)
     pairs: dict[int, dict[str, Any]] = {}
     room = most_rows
     for index in order:
-        pair = comparison.pairs[index]
+        pair = comparison.whole(index)
         rows = sum(max(1, len(module.rows)) for module in pair.modules)
-        whole = pair is worst or rows <= room
+        whole = index == worst or rows <= room
         room -= rows if whole else 0
         pairs[index] = _pair(pair, files, whole)
     return {

@@ -65,5 +65,5 @@ def write(
         yield page / MODULES
         write_text(page / PAGE, page_lines(comparison, language))
         yield page / PAGE
-    if view is not None and any(pair.modules for pair in comparison.pairs):  # else the verdict has said why
+    if view is not None and any(pair.modules for pair in comparison.wholes()):  # else the verdict has said why
         yield from msprobe_view.write_view(comparison, view)
