@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..dumps.reader import peek
@@ -16,12 +16,16 @@ from .judge import Judgement
 from .model import Part, Reason, Side, SideName, StepVerdict, process_name
 from .units import LoggedSide, Unit, shard_count
 
+#: What the first calls of a rank folder tell; None where it is empty or missing, the error where it is unreadable.
+Look = Callable[[Path], Tokens | EvidenceError | None]
+
 
 class Dumped:
     """One side's dumps beside its log."""
 
-    def __init__(self, side: LoggedSide, tree: Tree) -> None:
+    def __init__(self, side: LoggedSide, tree: Tree, look: Look) -> None:
         self.side, self.tree = side, tree
+        self._look = look
         self._folders = Folders(tree)
         self._paths = [self._folders.find(line) for line in side.log.lines]
         self._peeked: dict[Path, Tokens | EvidenceError | None] = {}
@@ -56,7 +60,7 @@ class Dumped:
     def tokens(self, number: int) -> Tokens | None:
         """What a line's dump tells of its tokens; None where there is no readable dump, or an empty one."""
         path = self._paths[number]
-        found = None if path is None else self._peek(path)
+        found = None if path is None else self.peek(path)
         return found if isinstance(found, Tokens) else None
 
     def side_of(self, unit: Unit) -> Side | None:
@@ -82,7 +86,7 @@ class Dumped:
             of_rank = "" if len(unit.lines) == 1 else f"rank {line.origin.rank}"
             if path is None:
                 return Reason.NO_DUMP, of_rank
-            found = self._peek(path)
+            found = self.peek(path)
             if found is None:
                 return Reason.EMPTY, of_rank
             if isinstance(found, EvidenceError):
@@ -121,7 +125,7 @@ class Dumped:
 
     def of_folder(self, path: Path, step: int, process: str | None) -> StepVerdict:
         """The verdict on a dump that no line explains."""
-        found = self._peek(path)
+        found = self.peek(path)
         reason, detail = Reason.NO_LOG_LINE, ""
         if found is None:
             reason = Reason.EMPTY
@@ -140,14 +144,15 @@ class Dumped:
         root = next((root for root in roots if path.is_relative_to(root)), None)
         return str(path if root is None else path.relative_to(root))
 
-    def _peek(self, path: Path) -> Tokens | EvidenceError | None:
+    def peek(self, path: Path) -> Tokens | EvidenceError | None:
+        """What a rank folder tells, see :data:`Look`; each is looked into once."""
         if path not in self._peeked:
-            self._peeked[path] = look(path)
+            self._peeked[path] = self._look(path)
         return self._peeked[path]
 
 
 def look(path: Path) -> Tokens | EvidenceError | None:
-    """What the first calls of a dump tell; None where it is empty or missing, the error where it is unreadable."""
+    """A :data:`Look` on this machine."""
     if path.is_dir() and not (path / "dump.json").is_file():
         return None
     try:

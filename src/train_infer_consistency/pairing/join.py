@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ..dumps.logs import read_dispatch, read_update_actor
 from ..dumps.reader import paused_collector
 from ..dumps.tree import Tree
-from .dumped import Dumped, starts_model
+from .dumped import Dumped, Look, look, starts_model
 from .ids import base_id
 from .inference import inference_units
 from .judge import BLOCK, Judgement
@@ -23,7 +23,14 @@ from .unlogged import pair_unlogged
 from .weights import counts_as_the_rollout, weights_differ
 
 
-def pair(inference: Tree, training: Tree, *, mapping: RankMap | None = None, sliced: str | None = None) -> Pairing:
+def pair(
+    inference: Tree,
+    training: Tree,
+    *,
+    mapping: RankMap | None = None,
+    sliced: str | None = None,
+    look: Look = look,
+) -> Pairing:
     """Find the pairs of two trees.
 
     Args:
@@ -31,11 +38,12 @@ def pair(inference: Tree, training: Tree, *, mapping: RankMap | None = None, sli
         training: the trainer's side.
         mapping: which ranks belong together, where the logs do not say; pairs of other ranks are not used.
         sliced: the request that msprobe's ``request_id`` named, where a packed dump's token count fits several.
+        look: looks into a rank folder, which may be on another host; the logs are on this one.
     """
     with paused_collector():
         infer = LoggedSide("inference", read_dispatch(inference.dispatch_logs))
         train = LoggedSide("training", read_update_actor(training.update_logs))
-        join = _Join(Dumped(infer, inference), Dumped(train, training), sliced)
+        join = _Join(Dumped(infer, inference, look), Dumped(train, training, look), sliced)
         if join.infer.logged and join.train.logged:
             pairs, more = join.pairs(mapping), list[StepVerdict]()
         else:

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from ..dumps.tokens import Tokens
 from ..dumps.tree import rank_number
-from .dumped import Dumped, look
+from .dumped import Dumped
 from .mapping import RankMap, rank_word
 from .model import Pair, Part, Reason, Side, StepVerdict, notes
 from .units import Unit
@@ -65,7 +65,7 @@ def _folders(dumped: Dumped, mapping: RankMap | None, column: int) -> tuple[list
     steps: dict[tuple[int | None, str | None, int], list[tuple[Part, Tokens]]] = defaultdict(list)
     for folder in dumped.tree.steps:
         for path in folder.ranks.values():
-            found = look(path)
+            found = dumped.peek(path)
             part = Part(path, path.name, rank_number(path.name), folder.step)
             if isinstance(found, Tokens):
                 steps[folder.outer_step, folder.stage, folder.step].append((part, found))
