@@ -11,7 +11,9 @@ PLATFORM =
 PYTHON =
 # SOURCE_<upstream>=PATH, from the command line or the environment, reaches the verb: make exports both by itself.
 
-# The demo: fsdp or fsdp2 (both), a fault of demo/faults.py to plant, and what msprobe dumps: statistics or tensor.
+# The demo: the rollout engine (ascend, vllm or sglang), fsdp or fsdp2 (both), a fault of demo/faults.py to plant, and
+# what msprobe dumps: statistics or tensor.
+ENGINE =
 STRATEGY =
 FAULT =
 TASK =
@@ -21,6 +23,7 @@ ARGS =
 
 BIN = .venv/bin
 ENGINES = .venv-engines/bin
+VLLM_ENGINE = .venv-engines-vllm/bin
 PIP = python -m pip --disable-pip-version-check --quiet
 # With pip's progress where somebody looks on.
 LOUD_PIP = $(if $(MAKE_TERMOUT),$(subst --quiet,,$(PIP)),$(PIP))
@@ -46,12 +49,17 @@ define bootstrap
   exit 1; }
 endef
 
-# The same for an environment with engines, which says what it is about to fetch.
-define bootstrap_engines
+# The same for an environment with engines.
+define engines_python
 @$(ENGINES_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
   echo "make: '$(ENGINES_PYTHON)' is not Python 3.11, which the engines need; get it (apt install python3.11-venv," \
     "uv python install 3.11, pyenv install 3.11) and name it: make BOOTSTRAP_PYTHON=PATH $(MAKECMDGOALS)" >&2; \
   exit 1; }
+endef
+
+# And what it is about to fetch.
+define bootstrap_engines
+$(engines_python)
 @echo "setting up .venv-engines: torch and the engines' other requirements, about 0.7 GB to download and 2.5 GB on disk" \
   "with a CPU build of torch, several GB more where the registry serves the CUDA build; runs once"
 endef
@@ -71,9 +79,10 @@ wheels: .venv/install.stamp ## build the wheels of STACK (verl-0.8) into dist/wh
 bundle: .venv/install.stamp ## one archive of STACK's wheels for hosts without a network; variables as for wheels
 	$(call verb,wheels --bundle $(CHOICE))
 
-demo: .venv-engines/engines.stamp ## both engines on a CPU, compared, in dist/demo; STRATEGY=fsdp FAULT=stale-weight TASK=tensor
-	@$(ENGINES)/python -m demo.run $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(FAULT),--fault $(FAULT)) \
-	  $(if $(TASK),--task $(TASK))
+demo: .venv-engines/engines.stamp $(if $(filter vllm,$(ENGINE)),.venv-engines-vllm/engines.stamp)
+demo: ## two engines on a CPU, compared, in dist/demo; ENGINE=vllm STRATEGY=fsdp FAULT=stale-weight TASK=tensor
+	@$(ENGINES)/python -m demo.run $(if $(ENGINE),--engine $(ENGINE)) $(if $(STRATEGY),--strategy $(STRATEGY)) \
+	  $(if $(FAULT),--fault $(FAULT)) $(if $(TASK),--task $(TASK))
 
 demo-slime: .venv-engines/engines.stamp ## SGLang and slime's actor on a CPU, compared; STACK=slime-0.2.2 SOURCE_slime=PATH
 	@$(ENGINES)/python -m demo.run_slime $(if $(filter slime-%,$(STACK)),--stack $(STACK))
@@ -97,7 +106,7 @@ lock: .venv/install.stamp ## check that overlays, digests and VERSIONS.lock agre
 	$(call verb,lock check)
 
 clean: ## remove what make made here; downloads stay in their cache
-	rm -rf .venv .venv-engines dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-engines .venv-engines-vllm dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks build overlays -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each stamp stands for a finished installation: an interrupted one has none and is done again.
@@ -121,4 +130,15 @@ clean: ## remove what make made here; downloads stay in their cache
 	$(ENGINES)/$(LOUD_PIP) install --requirement requirements/engines.txt
 	$(ENGINES)/$(LOUD_PIP) install --no-deps --requirement requirements/engines-nodeps.txt
 	$(ENGINES)/$(PIP) install --editable '.[analysis]'
+	@touch $@
+
+# The rollout of `make demo ENGINE=vllm`; what no package brings is looked for before anything is fetched.
+.venv-engines-vllm/engines.stamp: requirements/engines-vllm.txt requirements/engines-vllm-nodeps.txt | .venv-engines/engines.stamp
+	$(engines_python)
+	@$(ENGINES)/python -m demo.run --engine vllm --check
+	@echo "setting up .venv-engines-vllm: torch 2.10.0 and vLLM's other requirements, about 0.6 GB to download with a CPU" \
+	  "build of torch, 4 GB (8 GB on disk) where the registry serves the CUDA build; runs once"
+	$(ENGINES_PYTHON) -m venv .venv-engines-vllm
+	$(VLLM_ENGINE)/$(LOUD_PIP) install --requirement requirements/engines-vllm.txt
+	$(VLLM_ENGINE)/$(LOUD_PIP) install --no-deps --requirement requirements/engines-vllm-nodeps.txt
 	@touch $@

@@ -1,19 +1,17 @@
-"""The prompts through the real vllm-ascend runner, one at a time: ``generate.py MODEL CONFIG REQUESTS [FAULT]``.
+"""The prompts through one of the rollout engines, one at a time: ``generate.py ENGINE MODEL CONFIG REQUESTS``.
 
-``CONFIG`` is msprobe's file. ``REQUESTS`` is written: what was asked and answered under which id, as a rollout hands it
-to training.
+``ENGINE`` is a module of demo/rollouts, ``CONFIG`` msprobe's file. ``REQUESTS`` is written: what was asked and answered
+under which id, as a rollout hands it to training.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from demo.faults import plant
 
 #: Different lengths, so that no two of them can be taken for each other.
 PROMPTS = (
@@ -23,17 +21,6 @@ PROMPTS = (
     "Is a sum of two odd numbers odd or even, and why so? Give a proof in one sentence, then an example of it.",
 )
 RESPONSE = 4
-ENGINE: dict[str, Any] = {
-    "enforce_eager": True,
-    "dtype": "float32",
-    "max_model_len": 256,
-    "max_num_batched_tokens": 256,
-    "max_num_seqs": 4,
-    "async_scheduling": False,
-    "enable_prefix_caching": False,
-    "num_gpu_blocks_override": 16,
-    "disable_log_stats": True,
-}
 
 
 def request_id(prompt: str) -> str:
@@ -41,43 +28,20 @@ def request_id(prompt: str) -> str:
     return hashlib.md5(prompt.encode(), usedforsecurity=False).hexdigest()
 
 
-def plant_in(worker: Any, fault: str) -> None:
-    """Plant a fault in one rank of the engine."""
-    plant(fault, "inference", worker.model_runner.model)
+def tokenize(model: str) -> dict[str, list[int]]:
+    """Return the prompts' token ids by request id."""
+    transformers: Any = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    return {request_id(text): list(tokenizer.encode(text)) for text in PROMPTS}
 
 
-def serve(model: str, config: str, fault: str) -> list[dict[str, Any]]:
-    """Build the engine and let it answer.
-
-    Args:
-        model: its folder.
-        config: msprobe's file.
-        fault: the name of the one to plant; empty for none.
-
-    Returns:
-        A record for each request: ``request_id``, ``prompt`` and ``response``, both as token ids.
-    """
-    import vllm
-
-    llm: Any = vllm.LLM(model=model, additional_config={"dump_config_path": config}, **ENGINE)
-    llm.collective_rpc(partial(plant_in, fault=fault))
-    sampling = vllm.SamplingParams(temperature=0, max_tokens=RESPONSE, ignore_eos=True)
-    tokenizer, engine = llm.get_tokenizer(), llm.llm_engine
-    records = []
-    for text in PROMPTS:
-        prompt = list(tokenizer.encode(text))
-        engine.add_request(request_id(text), {"prompt_token_ids": prompt}, sampling)
-        while engine.has_unfinished_requests():
-            outputs = engine.step()
-        (output,) = outputs
-        response = list(output.outputs[0].token_ids)
-        records.append({"request_id": output.request_id, "prompt": prompt, "response": response})
-    return records
-
-
-def main(model: str, config: str, requests: str, fault: str = "") -> None:
+def main(engine: str, model: str, config: str, requests: str) -> None:
     """See the module."""
-    Path(requests).write_text(json.dumps(serve(model, config, fault)))
+    rollout: Any = importlib.import_module(f"demo.rollouts.{engine}")
+    prompts = tokenize(model)
+    answers = rollout.answer(model, config, prompts, RESPONSE)
+    records = [{"request_id": name, "prompt": prompts[name], "response": answers[name]} for name in answers]
+    Path(requests).write_text(json.dumps(records))
 
 
 if __name__ == "__main__":

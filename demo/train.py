@@ -119,7 +119,7 @@ def main(model: str, requests: str, strategy: str, fault: str = "") -> None:
     """See the module."""
     torch.set_num_threads(1)
     trainer = Trainer(model, strategy)
-    plant(fault, "training", trainer.actor_rollout_wg.actor.engine.module)
+    plant(fault, trainer.actor_rollout_wg.actor.engine.module)
     records = json.loads(Path(requests).read_text())
     pad = json.loads(Path(model, "config.json").read_text())["pad_token_id"]
     values = trainer.old_log_probs(make_batch(records, pad, shift(fault)))

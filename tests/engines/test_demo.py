@@ -1,11 +1,13 @@
 """``make demo``: two real engines on a CPU agree, and each planted fault is named where it is and in no other place.
 
 The driver's own steps are used. Wheels and model are made once, and a fault runs only the engine it is planted in,
-against the sound run of the other; runs of engines go two at a time.
+against the sound run of the other; runs of engines go two at a time. Every fault is planted with vllm-ascend's runner
+as the rollout, one with each other rollout engine.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -19,12 +21,16 @@ import pytest
 
 from demo.faults import FAULTS
 from demo.generate import PROMPTS, RESPONSE, request_id
+from demo.rollouts import ENGINES, vllm
 from demo.run import CONSISTENCY, FOREIGN, ROOT, STRATEGIES, Demo, main
+from train_infer_consistency.errors import EvidenceError
 
 pytestmark = [pytest.mark.engines, pytest.mark.download]
 
 #: The training engine of the faults in training; one is enough where both were shown to agree.
 FAULTY = "fsdp2"
+#: The fault of the rollout for the other engines: the one that shows in another row where the weights are packed away.
+STALE = "stale-weight"
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +69,27 @@ def runs(base: Demo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
         futures |= {name: pool.submit(strategy, name) for name in STRATEGIES}
         futures |= {name: pool.submit(fault, name) for name in FAULTS}
     return lambda name: futures[name].result()
+
+
+@pytest.fixture(scope="module")
+def others(base: Demo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Demo, Demo]]:
+    """``others("sglang")``: the demo with another rollout engine, sound and with a fault; the wheels are base's."""
+
+    @functools.cache
+    def get(engine: str) -> tuple[Demo, Demo]:
+        if engine == "vllm" and not (vllm.FOLDER / "engines.stamp").exists():
+            pytest.skip(f"not run: no {vllm.FOLDER.name}; `make demo ENGINE=vllm` sets it up")
+        sound = Demo(tmp_path_factory.mktemp(engine), base=base, engine=engine)
+        sound.tree, sound.model = sound.folder / "rollout", sound.folder / "model"
+        sound.rollout.install(sound.tree)
+        sound.make_model()
+        faulty = Demo(tmp_path_factory.mktemp(f"{engine}-{STALE}"), fault=STALE, base=sound, engine=engine)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(Demo.generate, (sound, faulty)))
+        sound.train(FAULTY)
+        return sound, faulty
+
+    return get
 
 
 def compare(generate: Path, train: Path) -> tuple[int, dict[str, Any]]:
@@ -115,6 +142,48 @@ def test_a_planted_fault_is_named_where_it_is(fault: str, runs: Callable[[str], 
     assert f"{planted.module}:" in found["reason"]
 
 
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "ascend"])
+def test_other_rollout_engines_agree_too_and_a_stale_weight_is_named(
+    engine: str, others: Callable[[str], tuple[Demo, Demo]]
+) -> None:
+    sound, faulty = others(engine)
+    status, found = compare(sound.dump("generate"), sound.dump(FAULTY))
+    assert (status, found["verdict"]) == (0, "consistent")
+    assert sorted(pair["request_id"] for pair in found["pairs"]["used"]) == sorted(map(request_id, PROMPTS))
+    assert found["coverage"] > 0.95
+    (log,) = sound.dump("generate").rglob("dispatch_log.jsonl")
+    skipped = [json.loads(line)["skipped"] for line in log.read_text().splitlines()]
+    assert skipped.count(None) == len(PROMPTS), "each prompt whole and alone"
+    assert set(skipped) == {None, "decode"}
+    status, found = compare(faulty.dump("generate"), sound.dump(FAULTY))
+    assert (status, found["verdict"]) == (1, "different")
+    firsts = [pair["first_difference"] for pair in found["pairs"]["used"]]
+    assert [first["module"] for first in firsts] == [FAULTS[STALE].module] * len(PROMPTS)
+    # vLLM's compiled products keep the weights packed in a form of their own, out of msprobe's sight.
+    kinds = {"vllm": "output", "sglang": "parameter weight"}
+    assert {first["kind"] for first in firsts} == {kinds[engine]}
+
+
+def test_vllm_stops_before_anything_is_made_where_there_is_no_tcmalloc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("of the run before")
+    monkeypatch.setattr(vllm, "find_library", lambda _: None)
+    monkeypatch.setattr(vllm, "FOLDER", tmp_path / "environment")
+    for more in ([], ["--check"]):
+        assert main(["--engine", "vllm", "--folder", str(tmp_path), *more]) == EvidenceError.status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("apt install libtcmalloc-minimal4")
+    assert kept.exists()
+    carried = tmp_path / "environment/lib/python3.11/site-packages/some.libs/libtcmalloc_minimal-1a2b.so.4"
+    carried.parent.mkdir(parents=True)
+    carried.touch()
+    vllm.check()
+    env = vllm.environment({"PYTHONPATH": "rest", "LD_PRELOAD": "theirs.so"}, tmp_path, tmp_path / "config.json")
+    assert env["LD_PRELOAD"].split(":") == [str(carried), str(tmp_path / "environment/lib/libiomp5.so"), "theirs.so"]
+
+
 def test_both_sides_ran_the_woven_files_with_the_same_ids(base: Demo, runs: Callable[[str], Demo]) -> None:
     """Every prompt alone in the rollout, then its decodes; in training the added pass, then upstream's own."""
     (log,) = base.dump("generate").rglob("dispatch_log.jsonl")
@@ -165,7 +234,7 @@ def test_an_engine_that_cannot_run_is_said_with_its_last_lines(
     broken = Demo(tmp_path / "broken", base=base)
     broken.folder.mkdir()
     broken.model = tmp_path / "nowhere"
-    monkeypatch.setattr("demo.run.Demo", lambda *_: broken)
+    monkeypatch.setattr("demo.run.Demo", lambda *_, **__: broken)
     for step in ("install", "make_model", "generate"):
         monkeypatch.setattr(broken, step, lambda: None)
     assert main(["--folder", str(tmp_path / "made"), "--strategy", "fsdp"]) == 4
