@@ -141,6 +141,7 @@ def test_a_line_claims_a_step_exactly_if_its_dump_is_there(
         present = {folder for folder in process.rank_folders() if folder.rpartition("/")[2] == "rank0"}
         assert present == claimed.keys()
         assert all(process.dump(folder) == [name] for folder, name in claimed.items())
+        assert all(line["dump"] == f"step{line['step']}/rank0" for line in written if line["step"] is not None)
 
 
 def test_the_rank_filter_is_a_reason(process: Process) -> None:

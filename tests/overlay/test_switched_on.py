@@ -272,6 +272,16 @@ class Debugger:
             yield value
 
 
+@pytest.fixture
+def msprobe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An msprobe whose debugger knows its file."""
+    module: Any = types.ModuleType("msprobe.pytorch")
+    module.PrecisionDebugger = lambda path: types.SimpleNamespace(config_path=path)
+    monkeypatch.setitem(sys.modules, "msprobe", types.ModuleType("msprobe"))
+    monkeypatch.setitem(sys.modules, "msprobe.pytorch", module)
+
+
+@pytest.mark.usefixtures("msprobe")
 def test_vllm_ascend_a_session_takes_the_debuggers_place_and_learns_of_each_forward_first(
     woven: Woven, events: list[Any]
 ) -> None:
@@ -289,24 +299,20 @@ def test_vllm_ascend_a_session_takes_the_debuggers_place_and_learns_of_each_forw
     assert events == [("config.json", "config.json"), ("scheduled", 5), "start"]
 
 
+@pytest.mark.usefixtures("msprobe")
 def test_vllm_the_runner_is_whole_when_its_session_opens_and_each_forward_goes_through_it(
-    woven: Woven, events: list[Any], monkeypatch: pytest.MonkeyPatch
+    woven: Woven, events: list[Any]
 ) -> None:
-    msprobe: Any = types.ModuleType("msprobe.pytorch")
-    msprobe.PrecisionDebugger = lambda path: ("debugger", path)
-    monkeypatch.setitem(sys.modules, "msprobe", types.ModuleType("msprobe"))
-    monkeypatch.setitem(sys.modules, "msprobe.pytorch", msprobe)
     capture: Any = types.ModuleType("capture")
 
     def open_session(runner: Any, make_debugger: Any, path: str) -> Debugger:
-        events.append((make_debugger(), path, hasattr(runner, "layerwise_nvtx_hooks_registered")))
+        events.append((make_debugger().config_path, path, hasattr(runner, "layerwise_nvtx_hooks_registered")))
         return Debugger(events)
 
     capture.open_session = open_session
     runner = woven("vllm", "vllm.v1.worker.gpu_model_runner", capture).switch_on()
     assert runner.execute_model(types.SimpleNamespace(total_num_scheduled_tokens=5), 3) == 30
-    opened = (("debugger", "config.json"), "config.json", True)
-    assert events == [opened, ("forward", 5, (3,))]
+    assert events == [("config.json", "config.json", True), ("forward", 5, (3,))]
 
 
 def test_sglang_the_runner_is_whole_when_its_session_opens_and_each_forward_lies_in_it(
