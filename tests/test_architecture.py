@@ -24,19 +24,23 @@ ALLOWED: dict[str, set[str]] = {
     "": set(),
     "errors": set(),
     "resources": {"errors"},
-    "overlay": COMMON | {"resources"},
+    "cluster": {"errors"},
+    "overlay": COMMON | {"resources", "cluster"},
     "wheels": COMMON | {"resources", "overlay"},
     "capture": set(),
     "dumps": COMMON,
     "pairing": COMMON | {"dumps"},
     "comparing": COMMON | {"dumps", "pairing"},
+    "hosts": COMMON | {"cluster", "dumps", "pairing", "comparing"},
     "reporting": COMMON | {"dumps", "pairing", "comparing"},
-    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting"},
+    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting", "hosts"},
     "__main__": {"cli"},
 }
 
 # What a function (never a module) of a room may import where it happens to be installed.
 OPTIONAL: dict[str, set[str]] = {
+    "cluster": {"ray"},
+    "hosts": {"ray"},
     "overlay": {"packaging", "ray"},
     "capture": {"msprobe", "torch"},
     "dumps": {"numpy"},

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,8 @@ from .tensors import FOLDER
 
 Kind = Literal["dump", "rank", "step", "tree"]
 
+# Beside the two sides of a collection: where everything in it is from.
+COLLECTED = "collected.json"
 _STEP = re.compile(r"step_?([0-9]{1,9})")
 _RANK = re.compile(r"(?:rank_?([0-9]{1,9})|rank|proc[0-9]+)")
 # A process's own folder: its id, or where that was taken its host and id, perhaps numbered.
@@ -78,13 +81,14 @@ def scan(*roots: Path, without: Iterable[Path] = ()) -> Tree:
     """Look through the folders of one side, which may lie on several hosts.
 
     Args:
-        roots: folders.
+        roots: folders; a side that was collected stands for the folders that it was collected from.
         without: folders to leave out, because they are the other side's. (slime's training folder holds both.)
 
     Raises:
         EvidenceError: a root is no folder.
     """
-    tree = Tree(tuple(roots))
+    roots = tuple(root for path in roots for root in _collected(path))
+    tree = Tree(roots)
     left_out = {path.resolve() for path in without}
     for root in dict.fromkeys(path.resolve() for path in roots):
         if not root.is_dir():
@@ -99,6 +103,18 @@ def scan(*roots: Path, without: Iterable[Path] = ()) -> Tree:
                 if match := _LOG.fullmatch(name):
                     (tree.dispatch_logs if match[1] == "dispatch_log" else tree.update_logs).append(folder / name)
     return tree
+
+
+def _collected(path: Path) -> list[Path]:
+    """What a side of a collection was put together from, in the order that was given; else the path alone."""
+    record = path.resolve().parent / COLLECTED
+    if not record.is_file():
+        return [path]
+    try:
+        places = json.loads(record.read_text(encoding="utf-8"))["roots"].get(path.resolve().name)
+        return [path] if places is None else [record.parent / place for place in places]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise EvidenceError(f"{record} is damaged", "collect the dumps again") from None
 
 
 def kind_of(path: Path) -> Kind:
