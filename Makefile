@@ -66,7 +66,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle demo demo-slime test test-engines bench lint lock clean
+.PHONY: help setup wheels bundle demo demo-slime test test-engines mutants bench lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -92,6 +92,9 @@ test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes
 
 test-engines: .venv-engines/engines.stamp ## run the tests that need torch and real engines, on a CPU, in .venv-engines
 	$(ENGINES)/python -m pytest -m engines -W default tests/engines $(ARGS)
+
+mutants: .venv-engines/engines.stamp ## try the mutants of docs/traps.md whose tests need real engines; no part of CI
+	$(ENGINES)/python -m pytest -m engines -W default tests/traps $(ARGS)
 
 bench: .venv/bench.stamp .venv-engines/engines.stamp ## measure against the named rivals, as ratios in one run
 	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
