@@ -312,6 +312,26 @@ def test_one_name_twice_is_a_gap(tmp_path: Path) -> None:
     assert not dump.complete
 
 
+@pytest.mark.parametrize(
+    "text", ["01.5", "-01", "1.", "1.e5", "+1", ".5", "1_0", "nan", "inf", "1.5.5", "1-2", "e5", "--1"]
+)
+def test_a_number_that_json_does_not_know_is_damage_in_the_common_form_too(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "dump.json", {"Module.a.C.forward.0": entry(output=[leaf(Max=0.125)])})
+    path.write_text(path.read_text().replace("0.125", text))
+    dump = read_rank(path)
+    assert not dump.complete
+    assert not dump.calls
+
+
+@pytest.mark.parametrize("text", ["[\n     1\n     3\n    ]", "[\n     01\n    ]", "[\n     1,,\n     3\n    ]", "[,]"])
+def test_a_shape_that_json_does_not_know_is_damage_in_the_common_form_too(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path / "dump.json", {"Module.a.C.forward.0": entry(output=[leaf(shape=[77])])})
+    old = path.read_text()
+    path.write_text(old.replace("[\n      77\n     ]", text))
+    assert path.read_text() != old
+    assert not read_rank(path).complete
+
+
 NUMBERS = st.one_of(st.none(), st.integers(-(10**20), 10**20), st.floats(), st.just(-0.0), st.booleans())
 LEAVES = st.fixed_dictionaries(
     {

@@ -69,20 +69,31 @@ def holes(result: PairResult, inference: Side, training: Side) -> list[str]:
             for name, kind in (("embed", "output"), ("final_norm", "output"))
             if _has(other, name, kind) and not _has(own, name, kind)
         ]
+    return found + _uncompared(result)
+
+
+def _uncompared(result: PairResult) -> list[str]:
+    """Rows that both sides have and that were compared in other layers, but not here."""
+    lost = [
+        (entry.module, row)
+        for entry in result.modules
+        if not entry.whole and entry.counted and entry.module != "lm_head"
+        for row in entry.rows
+        if row.word == NOT_COMPARED and _usable(row.inference) and _usable(row.training)
+    ]
+    if not lost:
+        return []
     compared = {
         (template_of(entry.module), row.kind)
         for entry in result.modules
         for row in entry.rows
         if row.word != NOT_COMPARED and entry.module not in _ENDS
     }
-    return found + [
-        f"{entry.module} {row.kind} was not compared: {row.reason}"
-        for entry in result.modules
-        if not entry.whole and entry.counted and entry.module != "lm_head"
-        for row in entry.rows
-        if row.word == NOT_COMPARED and _usable(row.inference) and _usable(row.training)
+    return [
+        f"{module} {row.kind} was not compared: {row.reason}"
+        for module, row in lost
         # What no layer can be compared in is a matter of layout, and of the coverage.
-        if entry.module in _ENDS or (template_of(entry.module), row.kind) in compared
+        if module in _ENDS or (template_of(module), row.kind) in compared
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 PARTS = {"qkv": ("q", "k", "v"), "grouped_qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
 
@@ -23,27 +23,18 @@ class Stats(NamedTuple):
     norm: float | None
 
 
-class Figures(Protocol):
-    """Anything with the four statistics: a leaf, or what leaves were put together to."""
-
-    @property
-    def max(self) -> float | None: ...  # noqa: D102
-    @property
-    def min(self) -> float | None: ...  # noqa: D102
-    @property
-    def mean(self) -> float | None: ...  # noqa: D102
-    @property
-    def norm(self) -> float | None: ...  # noqa: D102
+# The same, also as a slice of something longer.
+Four = tuple[float | None, float | None, float | None, float | None]
 
 
-def combine(parts: Sequence[tuple[Figures, int]]) -> Stats:
+def combine(parts: Sequence[tuple[Four, int]]) -> Stats:
     """The statistics of the tensor that the parts, each with its number of elements, make up together.
 
     A statistic that one part lacks is lacking in the whole; a NaN in a part is one in the whole.
     """
     high, low, total, squares, numel, check = -math.inf, math.inf, 0.0, 0.0, 0, 0.0
     for part, size in parts:
-        top, bottom, mean, norm = part.max, part.min, part.mean, part.norm
+        top, bottom, mean, norm = part
         if top is None or bottom is None or mean is None or norm is None:
             return _combine_carefully(parts)
         high = max(high, top)
@@ -56,14 +47,14 @@ def combine(parts: Sequence[tuple[Figures, int]]) -> Stats:
     return whole if math.isfinite(check + total + squares) else _combine_carefully(parts)
 
 
-def _combine_carefully(parts: Sequence[tuple[Figures, int]]) -> Stats:
+def _combine_carefully(parts: Sequence[tuple[Four, int]]) -> Stats:
     """The same where something is missing or not finite."""
     numel = sum(size for _, size in parts)
-    high = _known([part.max for part, _ in parts], max)
-    low = _known([part.min for part, _ in parts], min)
-    means = [None if part.mean is None else part.mean * size for part, size in parts]
+    high = _known([part[0] for part, _ in parts], max)
+    low = _known([part[1] for part, _ in parts], min)
+    means = [None if part[2] is None else part[2] * size for part, size in parts]
     total = _known(means, math.fsum)
-    norm = _known([part.norm for part, _ in parts], lambda values: math.hypot(*values))
+    norm = _known([part[3] for part, _ in parts], lambda values: math.hypot(*values))
     return Stats(high, low, None if total is None or not numel else total / numel, norm)
 
 

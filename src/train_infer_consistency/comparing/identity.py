@@ -69,7 +69,7 @@ def other_tokens(identity: Identity, one: Quantity | None, two: Quantity | None)
     """
     if identity.proven or one is None or two is None or one.gap or two.gap:
         return False
-    errors: Errors = errors_of(one.stats, two.stats, one.numel)
+    errors: Errors = errors_of(one.summary, two.summary, one.numel)
     if (
         errors.norm is None
         or errors.mean is None

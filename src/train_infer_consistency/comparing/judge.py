@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..errors import UsageError
-from .fusion import Figures
+from .fusion import Four
 
 EQUAL, WITHIN, DIFFERS, NOT_COMPARED = "equal", "within rounding", "differs", "not compared"
 
@@ -51,6 +51,7 @@ class Errors(NamedTuple):
     norm: float | None
 
 
+_Known = tuple[float, float, float, float]
 NO_ERROR = Errors(0.0, 0.0, 0.0, 0.0)
 
 
@@ -82,9 +83,10 @@ class Bounds:
         """
         if self.bitwise:
             return 0.0
-        for pattern, kinds, given in reversed(self.patterns):
-            if fnmatchcase(module, pattern) and fnmatchcase(kind, kinds):
-                return given
+        if self.patterns:
+            for pattern, kinds, given in reversed(self.patterns):
+                if fnmatchcase(module, pattern) and fnmatchcase(kind, kinds):
+                    return given
         bound = default_bound(one, two, depth, self.prevailing if depth else None)
         if not self.noise:
             return bound
@@ -92,7 +94,9 @@ class Bounds:
 
     def given(self, module: str, kind: str) -> bool:
         """Whether the user gave a bound for a row."""
-        return any(fnmatchcase(module, pattern) and fnmatchcase(kind, kinds) for pattern, kinds, _ in self.patterns)
+        return bool(self.patterns) and any(
+            fnmatchcase(module, pattern) and fnmatchcase(kind, kinds) for pattern, kinds, _ in self.patterns
+        )
 
 
 def unit_of(dtype: str) -> float:
@@ -117,33 +121,43 @@ def default_bound(one: str, two: str, depth: int, prevailing: tuple[str, str] | 
     return min(CAP, factor * unit_of(coarsest) * math.sqrt(1 + depth))
 
 
-def finite(stats: Figures) -> bool:
+def finite(stats: Four) -> bool:
     """Whether every statistic that is there is a finite number."""
-    if stats.max is None or stats.min is None or stats.mean is None or stats.norm is None:
-        known = (stats.max, stats.min, stats.mean, stats.norm)
-        return all(value is None or math.isfinite(value) for value in known)
-    return math.isfinite(stats.max - stats.min + stats.mean + stats.norm)
+    high, low, mean, norm = stats
+    if high is None or low is None or mean is None or norm is None:
+        return all(value is None or math.isfinite(value) for value in stats)
+    return math.isfinite(high - low + mean + norm) or all(map(math.isfinite, (high, low, mean, norm)))
 
 
-def errors_of(one: Figures, two: Figures, numel: int) -> Errors:
+def errors_of(one: Four, two: Four, numel: int) -> Errors:
     """Relative errors: extremes by the largest magnitude, the mean by the root mean square, the norm by itself.
 
     The mean is set against the root mean square because it is a small difference of large sums: by itself it would be
     off by any factor from rounding alone.
     """
-    magnitude = max(abs(one.max or 0.0), abs(one.min or 0.0), abs(two.max or 0.0), abs(two.min or 0.0))
-    norm = max(one.norm or 0.0, two.norm or 0.0)
-    rms = norm / math.sqrt(numel) if numel else 0.0
+    if None in one or None in two:
+        errors = errors_of(_zeros_for_none(one), _zeros_for_none(two), numel)
+        known = [None not in pair for pair in zip(one, two, strict=True)]
+        return Errors(*[error if there else None for error, there in zip(errors, known, strict=True)])
+    (high, low, mean, norm), (high2, low2, mean2, norm2) = cast("_Known", one), cast("_Known", two)
+    magnitude = max(abs(high), abs(low), abs(high2), abs(low2))
+    length = max(norm, norm2)
+    rms = length / math.sqrt(numel) if numel else 0.0
     return Errors(
-        _relative(one.max, two.max, magnitude),
-        _relative(one.min, two.min, magnitude),
-        _relative(one.mean, two.mean, max(rms, abs(one.mean or 0.0), abs(two.mean or 0.0))),
-        _relative(one.norm, two.norm, norm),
+        0.0 if high == high2 else _relative(high, high2, magnitude),
+        0.0 if low == low2 else _relative(low, low2, magnitude),
+        0.0 if mean == mean2 else _relative(mean, mean2, max(rms, abs(mean), abs(mean2))),
+        0.0 if norm == norm2 else _relative(norm, norm2, length),
     )
 
 
+def _zeros_for_none(stats: Four) -> _Known:
+    high, low, mean, norm = stats
+    return high or 0.0, low or 0.0, mean or 0.0, norm or 0.0
+
+
 def judge_statistics(
-    one: Figures, two: Figures, numel: int, *, bound: float, exact_extremes: bool
+    one: Four, two: Four, numel: int, *, bound: float, exact_extremes: bool
 ) -> tuple[str, Errors, float]:
     """The word by statistics alone.
 
@@ -158,18 +172,14 @@ def judge_statistics(
     Returns:
         The word, the errors, and the largest error in units of its bound.
     """
-    if one.max == two.max and one.min == two.min and one.mean == two.mean and one.norm == two.norm:
+    if one == two:
         return EQUAL, NO_ERROR, 0.0
     errors = errors_of(one, two, numel)
-    sums = max(bound, RESOLUTION)
-    extremes = 0.0 if exact_extremes else EXTREME * bound
-    worst, equal = 0.0, True
-    for error, limit, same in zip(
-        errors, (extremes, extremes, sums, sums), (0.0, 0.0, RESOLUTION, RESOLUTION), strict=True
-    ):
-        if error:
-            equal = equal and error <= same
-            worst = max(worst, error / limit if limit else math.inf)
+    extremes, sums = max(errors.max or 0.0, errors.min or 0.0), max(errors.mean or 0.0, errors.norm or 0.0)
+    limit = 0.0 if exact_extremes else EXTREME * bound
+    worst = max(extremes / limit if limit else math.inf if extremes else 0.0, sums / max(bound, RESOLUTION))
+    # Extremes are elements; mean and norm are sums, whose own rounding is no difference.
+    equal = not extremes and sums <= RESOLUTION
     return EQUAL if equal else WITHIN if worst <= 1.0 else DIFFERS, errors, worst
 
 
@@ -196,9 +206,5 @@ def read_bounds(path: Path) -> tuple[tuple[str, str, float], ...]:
     return tuple(found)
 
 
-def _relative(one: float | None, two: float | None, scale: float) -> float | None:
-    if one is None or two is None:
-        return None
-    if one == two:
-        return 0.0
+def _relative(one: float, two: float, scale: float) -> float:
     return abs(one - two) / scale if scale else math.inf

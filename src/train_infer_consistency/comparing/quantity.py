@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..dumps.records import Call, Leaf, RankDump
 from .dialect import Dialect, Rule
-from .fusion import Stats
+from .fusion import Four, Stats
 
 POSITIONS = "positions"
 HIDDEN = ("_", "@")  # kinds that serve the comparison and are no rows of it
@@ -75,16 +75,13 @@ class Quantity:
         dtype: as msprobe writes it; the coarsest of the pieces.
         crc: only where one piece is the whole.
         parameter: whether it is a weight and no activation.
-        elements: whether every piece has a file with its elements.
-        merged: whether statistics of several pieces were put together, which rounds.
         gap: why it cannot be compared; empty where it can.
         conflict: what its ranks disagree about; empty where they agree.
         derived: from which other row it was rebuilt; empty where it was dumped as such.
     """
 
     __slots__ = (
-        "_groups", "_origin", "conflict", "crc", "derived", "dtype", "elements", "features", "gap", "merged",
-        "parameter", "stats", "tokens",
+        "_origin", "conflict", "crc", "derived", "dtype", "features", "gap", "parameter", "stats", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -102,13 +99,10 @@ class Quantity:
         self.dtype = dtype
         self.crc = crc
         self.parameter = parameter
-        self.elements = isinstance(stats, Leaf) and stats.file is not None
-        self.merged = False
         self.gap = gap
         self.conflict = ""
         self.derived = ""
         self._origin = origin
-        self._groups: tuple[Group, ...] | None = None
 
     @property
     def numel(self) -> int:
@@ -122,25 +116,28 @@ class Quantity:
         return origin.rows[0].rule if isinstance(origin, Merge) else origin[3]
 
     @property
-    def summary(self) -> Stats:
+    def summary(self) -> Four:
         """The four statistics alone."""
         stats = self.stats
-        return Stats(stats.max, stats.min, stats.mean, stats.norm)
+        return stats if isinstance(stats, Stats) else stats[2:6]
 
     @property
-    def lacking(self) -> bool:
-        """Whether one of the four statistics is not there."""
-        stats = self.stats
-        return stats.max is None or stats.min is None or stats.mean is None or stats.norm is None
+    def merged(self) -> bool:
+        """Whether statistics of several pieces were put together, which rounds."""
+        origin = self._origin
+        return isinstance(origin, Merge) and origin.how != "one"
+
+    @property
+    def elements(self) -> bool:
+        """Whether every piece has a file with its elements."""
+        origin, stats = self._origin, self.stats
+        if isinstance(origin, Merge) and origin.how != "one":
+            return all(row.elements for row in origin.rows)
+        return isinstance(stats, Leaf) and stats.file is not None
 
     @property
     def groups(self) -> tuple[Group, ...]:
         """What it was made from."""
-        if self._groups is None:
-            self._groups = self._make_groups()
-        return self._groups
-
-    def _make_groups(self) -> tuple[Group, ...]:
         if isinstance(self._origin, Merge):
             how, rows = self._origin
             if how == "parts":
@@ -167,7 +164,6 @@ class Quantity:
         """Another one with the same values."""
         size = (self.tokens, self.features)
         other = Quantity(self.stats, size, self.dtype, self.crc, self.parameter, self.gap, self._origin)
-        other.merged, other.elements = self.merged, self.elements
         other.conflict, other.derived = self.conflict, self.derived
         return other
 

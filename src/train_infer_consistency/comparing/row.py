@@ -86,9 +86,10 @@ def _same_bits_possible(one: Quantity, two: Quantity) -> bool:
 
 
 def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity, bounds: Bounds) -> None:
-    if not _all_finite(result, finite(one.stats), finite(two.stats)):
+    first, second = one.summary, two.summary
+    if not _all_finite(result, finite(first), finite(second)):
         return
-    if one.lacking or two.lacking:
+    if None in first or None in second:
         result.reason = "the bits differ, and the statistics are null"
         return
     merged = one.merged or two.merged
@@ -98,8 +99,8 @@ def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity,
         return
     result.evidence = "statistics"
     result.word, result.errors, result.worst = judge_statistics(
-        one.stats,
-        two.stats,
+        first,
+        second,
         one.numel,
         bound=result.bound,
         exact_extremes=result.parameter and one.dtype == two.dtype and not bounds.given(module, result.kind),
@@ -109,7 +110,7 @@ def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity,
 
 
 def _by_elements(module: str, result: RowResult, one: Quantity, two: Quantity, context: Context) -> RowResult:
-    if not _all_finite(result, finite(one.stats), finite(two.stats)):
+    if not _all_finite(result, finite(one.summary), finite(two.summary)):
         return result
     try:
         arrays = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..dumps.records import Call, Leaf, RankDump
@@ -98,8 +98,7 @@ def build_rows(
         modules: every canonical module is entered here.
     """
     rows: dict[Key, Quantity] = {}
-    # A model has few shapes: what a leaf's dtype and shape say is worked out once.
-    kinds: dict[tuple[str, tuple[int, ...], bool], tuple[tuple[int, int], bool]] = {}
+    activations, parameters = _Shapes(tokens), _Shapes(None)
     for call, plan, numbers in placed:
         if plan.layered:
             numbers = (numbers[0] + offset(call), *numbers[1:])  # noqa: PLW2901 - local numbers are of no more use
@@ -109,17 +108,14 @@ def build_rows(
         if known is None or (known.rule is not None and known.rule.uncounted and not rule.uncounted):
             modules[name] = Module(name, plan.template, numbers, rule if plan.known else None)
         for target, kind, slot, parameter, leaf in _leaves(call, plan):
-            known_kind = kinds.get((leaf.dtype, leaf.shape, parameter))
-            if known_kind is None:
-                size = rows_and_columns(leaf.shape) if parameter else tokens_and_features(leaf.shape, tokens)
-                known_kind = kinds[leaf.dtype, leaf.shape, parameter] = (size, leaf.dtype.startswith(_INTEGERS))
-            size, integer = known_kind
+            integer = leaf.dtype.startswith(_INTEGERS)
             if integer and kind != _IDENTITY and not (kind == "input" and rule.target == "embed"):
                 continue  # indices and masks are no activations
             # All parts of a fused module have the same input.
             key = (fill(target, numbers) if target else name, kind, "" if kind == "input" else rule.part)
             if key in rows:
                 continue
+            size = (parameters if parameter else activations)[leaf.shape]
             gap = "" if size[0] and None not in leaf[2:6] else _gap(leaf, size, integer)
             # A row lent to another module, such as the weight of a norm fused into the next product, is not split.
             origin = (dump, call, slot, _LENT if target else rule, kind)
@@ -129,27 +125,41 @@ def build_rows(
     return rows
 
 
-def _leaves(call: Call, plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str, bool, Leaf]]:
+class _Shapes(dict[tuple[int, ...], tuple[int, int]]):
+    """A model has few shapes: what one says is worked out once."""
+
+    def __init__(self, tokens: int | None) -> None:
+        self._tokens = tokens
+
+    def __missing__(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        tokens = self._tokens
+        self[shape] = size = rows_and_columns(shape) if tokens is None else tokens_and_features(shape, tokens)
+        return size
+
+
+def _leaves(call: Call, plan: Plan) -> list[tuple[tuple[str, ...], str, str, bool, Leaf]]:
     """The leaves of a call that count: (pieces of another module or (), kind, slot, whether a parameter, leaf)."""
+    found: list[tuple[tuple[str, ...], str, str, bool, Leaf]] = []
     take = plan.take
     if take == "all" and (leaf := _first(call.inputs)) is not None:
-        yield (), "input", "input", False, leaf
+        found.append(((), "input", "input", False, leaf))
     if take in _WITH_OUTPUT and (leaf := _first(call.outputs)) is not None:
-        yield (), "output", "output", False, leaf
+        found.append(((), "output", "output", False, leaf))
     if take in _WITH_PARAMETERS:
         taken = plan.rule.rows
         for name, leaf in call.parameters.items():
             slot = f"parameters.{name}"
             if slot not in taken:
-                yield (), name, slot, True, leaf
+                found.append(((), name, slot, True, leaf))
     for slot_name, where, key, module, kind in plan.slots:
         if where in ("input", "output"):
             leaves = call.inputs if where == "input" else call.outputs
-            found = leaves[int(key)] if int(key) < len(leaves) else None
+            lent = leaves[int(key)] if int(key) < len(leaves) else None
         else:
-            found = (call.kwargs if where == "kwargs" else call.parameters).get(key)
-        if found is not None:
-            yield module, kind, slot_name, where == "parameters", found
+            lent = (call.kwargs if where == "kwargs" else call.parameters).get(key)
+        if lent is not None:
+            found.append((module, kind, slot_name, where == "parameters", lent))
+    return found
 
 
 def _first(leaves: tuple[Leaf | None, ...]) -> Leaf | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from .dialect import Rule
 from .fusion import combine
@@ -84,7 +85,7 @@ def merge_parts(parts: dict[str, Quantity]) -> Quantity:
     """A fused whole from its parts."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    whole = [parts[part] for part in sorted(parts, key=_part_key)]
+    whole = [parts[part] for part in _in_order(tuple(parts))]
     merged = _whole(whole, "parts")
     if len({quantity.tokens for quantity in whole}) > 1 and not whole[0].parameter:
         merged.gap = "the parts have different numbers of tokens"
@@ -123,21 +124,19 @@ def _replicated(ranks: Sequence[tuple[int, Quantity]]) -> Quantity:
 
 def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
     first = rows[0]
-    stats = combine([(row.stats, row.tokens * row.features) for row in rows])
-    if how == "tokens" or not first.column_split:
-        size = (sum([row.tokens for row in rows]), first.features)
-    else:
-        size = (first.tokens, sum([row.features for row in rows]))
-    gap, conflict, dtype = "", "", first.dtype
+    gap, conflict, dtype, tokens, features, parts = "", "", first.dtype, 0, 0, []
     for row in rows:
+        tokens += row.tokens
+        features += row.features
+        parts.append((row.summary, row.tokens * row.features))
         gap, conflict = gap or row.gap, conflict or row.conflict
         if row.dtype != dtype:
             dtype = max(dtype, row.dtype, key=unit_of)
+    size = (tokens, first.features) if how == "tokens" or not first.column_split else (first.tokens, features)
+    stats = combine(parts)
     if not gap and None in stats:
         gap = "a part lacks a statistic"
     merged = Quantity(stats, size, dtype, None, first.parameter, gap, Merge(how, tuple(rows)))
-    merged.merged = True
-    merged.elements = all(row.elements for row in rows)
     merged.conflict = conflict
     return merged
 
@@ -146,6 +145,11 @@ def _gap(rows: Sequence[Quantity], why: str) -> Quantity:
     merged = _whole(rows, "features")
     merged.gap = why
     return merged
+
+
+@lru_cache(maxsize=64)
+def _in_order(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(parts, key=_part_key))
 
 
 def _part_key(part: str) -> tuple[int, str]:

@@ -132,8 +132,7 @@ def _assemble(side: Side, parts: Parts) -> None:
         rows = modules[name].rows
         if len(found) > 1 and kind == "output":
             rows.update({part: found[part] for part in _LOOSE_PARTS if part in found})
-        whole = merge_parts(found)
-        rows[kind] = rows.get(kind, whole)
+        rows.setdefault(kind, merge_parts(found))
     layers = [module.numbers[0] for module in modules.values() if module.template.startswith("layers.#")]
     side.layers = max(layers, default=-1) + 1
     if "embed" in modules:

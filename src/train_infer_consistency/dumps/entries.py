@@ -7,11 +7,13 @@ mixture-of-experts model has tens of thousands of them; every other entry takes 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 from .records import Call, Direction, Leaf
 
-_NUMBER = r"(-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|null|NaN|-?Infinity)"
+# A number by its characters: what they do not make up to one float() refuses, but for a point without digits behind it.
+_NUMBER = r"(-?(?!0[0-9])[0-9][0-9.e+-]{0,300}|null|NaN|-?Infinity)"
 _TEXT = r'"([^"\\\x00-\x1f]*)"'
 
 
@@ -19,10 +21,10 @@ def _leaf_pattern(indent: int) -> str:
     line = "\n" + " " * indent
     inner = line + " "
     stats = ("," + inner).join(f'"{name}": {_NUMBER}' for name in ("Max", "Min", "Mean", "Norm"))
-    shape = rf"\[((?:{inner} [0-9]{{1,18}},?)*){inner}\]"
+    shape = r"\[([0-9, \n]*)\]"
     return (
-        rf'{{{inner}"type": "torch\.Tensor",{inner}"dtype": {_TEXT},{inner}"shape": {shape},{inner}{stats},'
-        rf'{inner}"requires_grad": (?:true|false){line}}}'
+        rf'({{{inner}"type": "torch\.Tensor",{inner}"dtype": {_TEXT},{inner}"shape": {shape},{inner}{stats},'
+        rf'{inner}"requires_grad": (?:true|false){line}}})'
     )
 
 
@@ -35,6 +37,15 @@ COMMON = re.compile(
 )
 
 
+# Named tuples' constructors without the frame of a Python function: half of the time.
+_make_call: Callable[..., Call] = tuple.__new__
+_make_leaf: Callable[..., Leaf] = tuple.__new__
+_NOTHING: dict[str, Leaf] = {}
+_KEPT = 1 << 12
+# The groups of a leaf in COMMON: its text and six fields.
+_INPUT, _OUTPUT, _PARAMETER = (tuple(range(first, first + 7)) for first in (6, 13, 21))
+
+
 class EntryReader:
     """Makes calls of entries, shares equal dtypes and shapes between them, and collects what it could not read.
 
@@ -45,31 +56,48 @@ class EntryReader:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._faults: list[str] = []
-        self._shapes: dict[str, tuple[int, ...] | None] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self._texts: dict[str, str] = {}
+        self._leaves: dict[str, Leaf] = {}
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def common(self, fields: tuple[str | None, ...], order: int) -> Call | None:
+    def common(self, match: re.Match[str], order: int) -> Call | None:
         """The call of an entry that :data:`COMMON` matched; None where only the other way can read it.
 
         Args:
-            fields: the match's groups: name, list index, module, class, call, 6 of the input, 6 of the output, the
-                parameter's name and its 6.
+            match: with the groups name, list index, module, class, call, the input and its 6 fields, the output and its
+                6, the parameter's name, the parameter and its 6.
             order: the entry's position.
         """
-        name, list_index, module, cls, call = cast("tuple[str, str | None, str, str, str]", fields[:5])
-        first, last = self._quick_leaf(fields[5:11]), self._quick_leaf(fields[11:17])
-        parameters: dict[str, Leaf] = {}
-        if fields[17] is not None:
-            leaf = self._quick_leaf(fields[18:24])
+        name, list_index, module, cls, call, taken, given, parameter, weight = match.group(1, 2, 3, 4, 5, 6, 13, 20, 21)
+        leaves = self._leaves
+        first = leaves.get(taken) or self._quick_leaf(match.group(*_INPUT))
+        last = leaves.get(given) or self._quick_leaf(match.group(*_OUTPUT))
+        parameters = _NOTHING
+        if parameter is not None:
+            leaf = leaves.get(weight) or self._quick_leaf(match.group(*_PARAMETER))
             if leaf is None:
                 return None
-            parameters[self._texts.setdefault(fields[17], fields[17])] = leaf
+            parameters = {self._texts.setdefault(parameter, parameter): leaf}
         if first is None or last is None:
             return None
-        index = None if list_index is None else int(list_index)
-        cls = self._texts.setdefault(cls, cls)
-        return Call(name, module, index, cls, int(call), "forward", "Module", (first,), {}, (last,), parameters, order)
+        return _make_call(
+            Call,
+            (
+                name,
+                module,
+                None if list_index is None else int(list_index),
+                self._texts.setdefault(cls, cls),
+                int(call),
+                "forward",
+                "Module",
+                (first,),
+                _NOTHING,
+                (last,),
+                parameters,
+                order,
+            ),
+        )
 
     def decoded(self, name: str, value: Any, order: int) -> Call | None:
         """The call of an entry that the JSON parser read with :meth:`pairs`; None for what is no entry."""
@@ -162,26 +190,34 @@ class EntryReader:
         self._faults.append(f"a tensor's {name} is no text")
         return None
 
-    def _quick_leaf(self, fields: tuple[str | None, ...]) -> Leaf | None:
-        dtype, sizes, high, low, mean, norm = cast("tuple[str, str, str, str, str, str]", fields)
-        try:
-            shape = self._shapes[sizes]
-        except KeyError:
-            shape = self._shapes[sizes] = self._quick_shape(sizes)
+    def _quick_leaf(self, fields: tuple[str, ...]) -> Leaf | None:
+        """The leaf of a text and its six fields; what one module puts out the next one takes in, so it is kept."""
+        text, dtype, sizes, high, low, mean, norm = fields
+        shape = self._shapes.get(sizes)
         if shape is None:
-            return None
+            shape = self._quick_shape(sizes)
+            if shape is None:
+                return None
+            self._shapes[sizes] = shape
         dtype = self._texts.setdefault(dtype, dtype)
+        if ".," in text or ".e" in text:
+            return None  # "1." is a number for float(), and none for JSON
         try:
-            return Leaf(dtype, shape, float(high), float(low), float(mean), float(norm))
-        except ValueError:  # null is the only word that the pattern lets through and float does not know
-            return Leaf(dtype, shape, _number(high), _number(low), _number(mean), _number(norm))
+            leaf = _make_leaf(Leaf, (dtype, shape, float(high), float(low), float(mean), float(norm), None, None))
+        except ValueError:  # null, or no number at all
+            try:
+                leaf = Leaf(dtype, shape, _number(high), _number(low), _number(mean), _number(norm))
+            except ValueError:
+                return None
+        if len(self._leaves) > _KEPT:
+            self._leaves.clear()
+        self._leaves[text] = leaf
+        return leaf
 
     def _quick_shape(self, sizes: str) -> tuple[int, ...] | None:
         words = [word.strip() for word in sizes.split(",")]
-        if not all(words) or any(len(word) > 1 and word[0] == "0" for word in words):
+        if not all(word.isdigit() and len(word) <= 18 and (word[0] != "0" or word == "0") for word in words):
             return None  # a missing comma, or a number that JSON does not know
-        if any(" " in word for word in words):
-            return None
         shape = tuple(map(int, words))
         return self._tuples.setdefault(shape, shape)
 

@@ -18,7 +18,7 @@ from .entries import COMMON, EntryReader
 from .records import Call, RankDump
 
 DUMP = "dump.json"
-_WINDOW = 1 << 20
+_WINDOW = 1 << 16
 # Longer than any entry of the common form.
 _LONG = 1 << 13
 _CUT = "the file ends too early"
@@ -133,17 +133,18 @@ class _Stream:
 
     def _common(self, seen: set[str]) -> bool:
         """Read the entries of the common form behind a brace or comma; True where no comma followed the last one."""
-        while len(self._calls) != self._limit:
+        calls, limit, match_at, call_of = self._calls, self._limit, COMMON.match, self._entries.common
+        while len(calls) != limit:
             if self._at > len(self._text) - _LONG and not self._ended:
                 self._fill(_WINDOW)
-            match = COMMON.match(self._text, self._at)
+            match = match_at(self._text, self._at)
             if match is None or match[1] in seen:
                 return False
-            call = self._entries.common(match.groups(), len(seen))
+            call = call_of(match, len(seen))
             if call is None:
                 return False
-            self._calls.append(call)
-            seen.add(call.name)
+            calls.append(call)
+            seen.add(call[0])
             self._at = match.end()
             if not self._text.startswith(",", self._at):
                 return True

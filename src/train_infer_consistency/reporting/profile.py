@@ -76,8 +76,9 @@ def error_of(row: RowResult) -> float | None:
     if row.tensor is not None:
         return row.tensor.relative
     if row.errors is not None:
-        known = [value for value in row.errors if value is not None]
-        return max(known, default=None)
+        if None not in row.errors:
+            return max(row.errors)  # type: ignore[type-var]
+        return max((value for value in row.errors if value is not None), default=None)
     return 0.0 if row.word == EQUAL else None
 
 
@@ -124,18 +125,15 @@ def heat_map(pair: PairResult, view: str = "all") -> HeatMap:
         key = (row_of(module.module), column_of(module.module))
         if key not in found.cells or _rank(cell) > _rank(found.cells[key]):
             found.cells[key] = cell
-    places = dict.fromkeys(module.module for module in pair.modules)
-    rows = {row_of(name): _order(name) for name in places}
+    rows = {row_of(module.module): _order(module.module) for module in pair.modules}
     found.rows.extend(sorted({row for row, _ in found.cells}, key=lambda row: rows[row]))
-    used = {column for _, column in found.cells}
-    found.columns.extend(column for column in columns(places) if column in used)
+    found.columns.extend(in_order({column for _, column in found.cells}))
     return found
 
 
-def columns(names: Iterable[str]) -> list[str]:
-    """All columns of canonical paths, in the order of a forward pass."""
-    ordered = sorted(names, key=lambda name: sort_key(*split_numbers(name)))
-    return list(dict.fromkeys(column_of(name) for name in ordered))
+def in_order(columns: Iterable[str]) -> list[str]:
+    """Columns in the order of a forward pass."""
+    return sorted(columns, key=lambda name: sort_key(*split_numbers(f"layers.{name}" if name.isdecimal() else name)))
 
 
 def curve(pair: PairResult) -> list[Point]:
@@ -145,17 +143,16 @@ def curve(pair: PairResult) -> list[Point]:
         if module.counted:
             by_column.setdefault(column_of(module.module), []).append(module)
     points = []
-    for column in columns(module.module for module in pair.modules):
-        modules = by_column.get(column, [])
-        cells = [
-            cell for m in modules for row in _activations(m) if (cell := _cell(m, [row], pair)) and row.word in SEEN
-        ]
-        worst = max(cells, key=_rank, default=None)
-        own = next((m for m in modules if m.module in (column, f"layers.{column}")), None)
+    for column in in_order(by_column):
+        modules = by_column[column]
+        seen = [(row, m) for m in modules for row in m.rows if not row.parameter and row.word in SEEN]
+        worst = _cell_of(*max(seen, key=lambda item: _row_rank(item[0]))) if seen else None
+        names = (column, f"layers.{column}")
+        own = next((m for m in modules if m.module in names), None)
         outputs = [error_of(row) for row in own.rows if row.kind == "output"] if own is not None else []
-        word = max((state_of(module, pair) for module in modules), key=SEVERITY.__getitem__, default=PARTNERLESS)
+        word = max({state_of(module, pair) for module in modules}, key=SEVERITY.__getitem__)
         points.append(Point(column, outputs[0] if outputs else None, worst, word))
-    return [point for point in points if by_column.get(point.column)]
+    return points
 
 
 SEEN = (EQUAL, WITHIN, DIFFERS)
@@ -182,7 +179,16 @@ def _cell(module: ModuleResult, rows: list[RowResult], pair: PairResult) -> Cell
     if not compared:
         return Cell(NOT_COMPARED, 0.0, None, 0.0, module.module, rows[0].kind) if rows else None
     worst = max(compared, key=lambda row: (SEVERITY[row.word], row.worst, error_of(row) or 0.0))
-    return Cell(worst.word, worst.worst, error_of(worst), worst.bound, module.module, worst.kind)
+    return _cell_of(worst, module)
+
+
+def _cell_of(row: RowResult, module: ModuleResult) -> Cell:
+    return Cell(row.word, row.worst, error_of(row), row.bound, module.module, row.kind)
+
+
+def _row_rank(row: RowResult) -> tuple[int, float, float]:
+    worst = math.inf if math.isnan(row.worst) else row.worst
+    return (SEVERITY[row.word], worst, error_of(row) or 0.0)
 
 
 def _rank(cell: Cell) -> tuple[int, float, float]:
