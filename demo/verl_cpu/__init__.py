@@ -35,6 +35,7 @@ def install() -> None:
     torch.Tensor.pin_memory = _same  # type: ignore[method-assign,assignment]  # pinning needs a driver
     torch.distributed.init_process_group = _over_gloo(torch.distributed.init_process_group)
     after_import("torch.distributed.fsdp._init_utils", _accept_cpu_parameters)
+    after_import("verl.utils.device", _compute_on_the_cpu)
     after_import("verl.workers.engine.base", _register_for_cpu)
     after_import("verl.utils.attention_utils", _unpad_without_flash_attention)
     after_import("verl.utils.fsdp_utils", _leave_parameters_where_they_are)
@@ -61,6 +62,11 @@ def _over_gloo(original: Any) -> Any:
 def _accept_cpu_parameters(module: Any) -> None:
     """FSDP1 would refuse to broadcast parameters that are on no accelerator; gloo can."""
     module._check_module_states_for_sync_module_states = _answer(None)
+
+
+def _compute_on_the_cpu(module: Any) -> None:
+    """A rollout's stand-in for ``torch_npu`` may be on the path as well, and says that there is a card."""
+    module.is_npu_available = False
 
 
 def _register_for_cpu(module: Any) -> None:
