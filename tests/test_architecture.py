@@ -33,7 +33,9 @@ ALLOWED: dict[str, set[str]] = {
     "comparing": COMMON | {"dumps", "pairing"},
     "hosts": COMMON | {"cluster", "dumps", "pairing", "comparing"},
     "reporting": COMMON | {"dumps", "pairing", "comparing"},
-    "cli": COMMON | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting", "hosts"},
+    "selftest": COMMON | {"overlay", "capture"},
+    "cli": COMMON
+    | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting", "hosts", "selftest"},
     "__main__": {"cli"},
 }
 

@@ -20,6 +20,7 @@ VERBS = {
     "wheels": "build a stack's wheels with the edits in them",
     "lock": "check or write VERSIONS.lock",
     "doctor": "look at this environment: what is woven, by what, and what contradicts",
+    "selftest": "a tiny model through the engines installed here, compared: a report that can be pasted into an issue",
     "compare": "compare the two engines' dumps: do they agree, and if not, which module differs first",
     "collect": "bring logs and the steps that can be compared from many hosts into one folder",
     "pairs": "which inference step and which training step of a run are the same forward, and why others are not",
