@@ -92,6 +92,8 @@ def test_killed_before_stop_has_no_data(dumps: Path) -> None:
         ("vllm_fp32_stat", "verl_fsdp1_leftpad5_stat", "the training side is padded, its last position is 10"),
         ("vllm_packed_reqslice_prechigh_stat", "verl_fsdp1_fp32_stat", "Mean and Norm are null: precision 'high'"),
         ("vllm_fp32_stat", "hf5_qwen3moe_stat", "different tokens"),
+        ("vllm_fp32_stat", "l1_only_stat", "has no forward of a module: level L1 records API calls alone"),
+        ("l1_only_stat", "verl_fsdp1_fp32_stat", "dump with level L0 or mix"),
     ],
 )
 def test_what_cannot_be_compared_has_its_own_words(dumps: Path, one: str, two: str, words: str) -> None:
@@ -100,6 +102,18 @@ def test_what_cannot_be_compared_has_its_own_words(dumps: Path, one: str, two: s
     assert (found.verdict, found.status) == ("insufficient", 3)
     assert words in found.reason
     assert found.first_difference is None
+
+
+@pytest.mark.parametrize("train", ["hf_n12", "hf_n12_bf16", "core0121_tp1_n12"])
+def test_a_training_forward_with_the_response_in_it_is_not_comparable(dumps: Path, train: str) -> None:
+    """n12 is n11 and one token more: a prompt, and the same prompt with a response."""
+    found = direct(step0(dumps / "megatron" / "hf_n11"), step0(dumps / "megatron" / train))
+    assert (found.verdict, found.status, found.first_difference) == ("insufficient", 3, None)
+    assert "11 tokens on the inference side against 12 on the training side" in found.reason
+    assert "has the response in it (dump prompts alone, PROMPTS_ONLY=1)" in found.reason
+    other_way = direct(step0(dumps / "megatron" / train), step0(dumps / "megatron" / "hf_n11"))
+    assert other_way.verdict == "insufficient"
+    assert "response" not in other_way.reason
 
 
 def test_a_mixture_of_experts_equals_itself(dumps: Path) -> None:

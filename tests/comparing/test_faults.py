@@ -205,6 +205,64 @@ def test_a_side_that_lacks_modules_is_never_consistent(plant: Plant, share: floa
     assert plant(cut).status == 3
 
 
+def test_a_torn_file_is_never_consistent(dumps: Path, tmp_path: Path) -> None:
+    """The process was killed while msprobe wrote: whatever is whole agrees, and what is not there is unknown."""
+    look = dumps / "lookalike"
+    text = dump_of(look / "verl_fsdp1_fp32_stat").read_text()
+    torn = tmp_path / "rank0" / "dump.json"
+    torn.parent.mkdir()
+    torn.write_text(text[: text.index('"Module._fsdp_wrapped_module.model.norm.')])
+    found = direct(dump_of(look / "vllm_fp32_stat"), torn, min_coverage=0.5)
+    assert (found.verdict, found.status) == ("insufficient", 3)
+    assert "the file ends too early" in found.reason
+    assert found.coverage > 0.9
+
+
+def test_a_torn_file_with_a_difference_is_different(dumps: Path, tmp_path: Path) -> None:
+    look = dumps / "lookalike"
+
+    def off(data: Data) -> None:
+        for leaf in leaves(find(data, LAYER.format(0) + "mlp.down_proj")["output"]):
+            scale(leaf, 1.5)
+
+    path = changed(dump_of(look / "verl_fsdp1_fp32_stat"), tmp_path / "rank0", off)
+    path.write_text(path.read_text()[:-3000])
+    assert named(direct(dump_of(look / "vllm_fp32_stat"), path)) == ("layers.0.mlp.down", "output")
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_module_that_one_layer_lacks_on_both_sides(dumps: Path, tmp_path: Path, layer: int) -> None:
+    """Nothing is one-sided then, and by coverage alone it would pass; the other layer tells."""
+    paths = []
+    for name in ("vllm_fp32_stat", "verl_fsdp1_fp32_stat"):
+
+        def lose(data: Data) -> None:
+            for key in [key for key in data if f"layers.{layer}." in key and "mlp.down_proj" in key]:
+                del data[key]
+
+        paths.append(changed(dump_of(dumps / "lookalike" / name), tmp_path / name, lose))
+    found = direct(*paths)
+    assert (found.verdict, found.coverage) == ("insufficient", 1.0)
+    assert found.reason == f"both sides lack layers.{layer}.mlp.down, which the other layers have"
+
+
+def test_layers_of_another_kind_lack_nothing(dumps: Path, tmp_path: Path) -> None:
+    """The first layer dense, the second a mixture of experts: each has what the other has not."""
+
+    def dense(data: Data) -> None:
+        for key in [key for key in data if "layers.0.mlp." in key]:
+            entry = data.pop(key)
+            if key.endswith("mlp.gate.Qwen3MoeTopKRouter.forward.0"):
+                data["Module.model.layers.0.mlp.down_proj.Linear.forward.0"] = entry
+
+    path = changed(dump_of(dumps / "lookalike" / "hf5_qwen3moe_stat"), tmp_path / "rank0", dense)
+    found = direct(path, path)
+    names = {module.module for module in found.pairs[0].modules}
+    assert {"layers.0.mlp.down", "layers.1.mlp.router"} <= names
+    assert "layers.0.mlp.router" not in names
+    assert found.verdict == "consistent", found.reason
+
+
 def test_a_difference_counts_at_any_coverage(plant: Plant) -> None:
     def cut(data: Data) -> None:
         for name in [name for name in data if LAYER.format(1) in name]:

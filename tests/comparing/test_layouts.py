@@ -71,7 +71,7 @@ def padded(before: int, after: int, elements: bool) -> list[ArrayDump]:
 def test_padding_is_cut_by_the_ids_where_there_are_elements(before: int, after: int) -> None:
     found = compare_shards(shards(LAYER.vllm(True, 1)), shards(padded(before, after, True)), Options())
     assert (found.verdict, found.coverage) == ("consistent", 1.0), found.reason
-    assert f"{before + after} padding rows of the training side cut" in found.identity
+    assert f"{before + after} further rows of the training side cut" in found.identity
     plain = compare_shards(shards(LAYER.vllm(False, 1)), shards(padded(before, after, False)), Options())
     assert plain.verdict == "insufficient"
     assert "6 tokens on the inference side" in plain.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fnmatch import fnmatchcase
 
 from .judge import NOT_COMPARED
@@ -69,7 +70,27 @@ def holes(result: PairResult, inference: Side, training: Side) -> list[str]:
             for name, kind in (("embed", "output"), ("final_norm", "output"))
             if _has(other, name, kind) and not _has(own, name, kind)
         ]
-    return found + _uncompared(result)
+    return found + _lost_from_both(inference, training) + _uncompared(result)
+
+
+def _lost_from_both(inference: Side, training: Side) -> list[str]:
+    """Modules that one layer lacks on both sides, though it has nothing that the layers with them have not.
+
+    A layer of another kind, such as the first dense ones of a mixture of experts, has modules of its own.
+    """
+    layers: dict[int, set[str]] = {}
+    for side in (inference, training):
+        for module in side.modules.values():
+            if module.template.startswith("layers.#") and not (module.rule and module.rule.uncounted):
+                layers.setdefault(module.numbers[0], set()).add(module.template)
+    counts = Counter(template for have in layers.values() for template in have)
+    rare = {template for template, count in counts.items() if count == len(layers) - 1}
+    return [
+        f"both sides lack {template.replace('#', str(layer), 1)}, which the other layers have"
+        for layer, have in sorted(layers.items())
+        for template in sorted(rare - have)
+        if any(have < other and template in other for other in layers.values())
+    ]
 
 
 def _uncompared(result: PairResult) -> list[str]:

@@ -113,10 +113,12 @@ def _by_elements(inference: Side, training: Side, one: Quantity, two: Quantity) 
     tokens, start = found
     shorter_is_inference = len(ids[0]) < len(ids[1])
     window = Window(tokens, 0 if shorter_is_inference else start, start if shorter_is_inference else 0)
-    padded = training.label if shorter_is_inference else inference.label
+    longer = training.label if shorter_is_inference else inference.label
     rest = max(len(ids[0]), len(ids[1])) - tokens
     return Identity(
-        f"{tokens} tokens, equal ids; {rest} padding rows of the {padded} side cut", window=window, proven=True
+        f"{tokens} tokens, equal ids; {rest} further rows of the {longer} side cut (padding, or a response)",
+        window=window,
+        proven=True,
     )
 
 
@@ -125,7 +127,7 @@ def _count_words(inference: Side, training: Side) -> str:
     one, two = inference.tokens, training.tokens
     plain = f"{one} tokens on the inference side against {two} on the training side"
     for side in (inference, training):
-        last = max((q.stats.max for _, q in side.positions if q.stats.max is not None), default=None)
+        last = _last_position(side)
         if last is None or last + 1 >= side.tokens:
             continue
         if side.ids is not None and len(side.ids.groups[0].pieces[0].leaf.shape) > 1:
@@ -134,4 +136,13 @@ def _count_words(inference: Side, training: Side) -> str:
     for side, short in ((inference, two), (training, one)):
         if side.parallel > 1 and side.tokens == -(-short // side.parallel) * side.parallel:
             return f"{plain}: the {side.label} side is padded to a multiple of tensor parallel size {side.parallel}"
+    if two > one and _last_position(training) in (None, two - 1):
+        return (
+            f"{plain}: the training side's forward has the response in it (dump prompts alone, PROMPTS_ONLY=1), "
+            "or it is of another prompt"
+        )
     return plain
+
+
+def _last_position(side: Side) -> float | None:
+    return max((q.stats.max for _, q in side.positions if q.stats.max is not None), default=None)

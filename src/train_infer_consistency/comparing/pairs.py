@@ -14,6 +14,7 @@ from ..pairing.direct import given
 from ..pairing.model import Pair, Pairing
 from ..pairing.model import Side as PairSide
 from .compare import Options, compare_sides, measure_noise, summarise
+from .names import sort_key
 from .quantity import HIDDEN, Side
 from .record import INSUFFICIENT, Comparison, PairResult
 from .rows import Shard
@@ -51,10 +52,10 @@ def compare_pair(pair: Pair, options: Options, noise: Path | None = None) -> Pai
         try:
             inference = build_side("inference", shards(pair.inference), options.dialects)
             training = build_side("training", shards(pair.training), options.dialects)
-            for replica in pair.replicas:
-                _check_replica(training, build_side("training", shards(replica), options.dialects), replica.process)
         except EvidenceError as error:
             return PairResult(name_of(pair), INSUFFICIENT, str(error))
+        for replica in pair.replicas:
+            _check_replica(training, pair.training.process, replica, options)
         if noise is not None:
             options = replace(options, noise=_noise(noise, inference, training, options))
         result = compare_sides(
@@ -103,22 +104,48 @@ def name_of(pair: Pair) -> str | None:
     return pair.request_id or pair.prompt_hash
 
 
-def _check_replica(training: Side, replica: Side, name: str) -> None:
-    """Note on the training side's rows where a data-parallel replica that saw the same prompt disagrees."""
-    training.notes.append(f"{name} saw the same prompt and was checked against it")
-    training.problems += replica.problems
-    for module in training.modules.values():
-        other = replica.modules.get(module.name)
-        if other is None:
-            training.problems.append(f"{name} lacks {module.name}")
-            continue
+def _check_replica(training: Side, own: str, replica: PairSide, options: Options) -> None:
+    """Note on the training side where a data-parallel replica that saw the same prompt disagrees with it.
+
+    Args:
+        training: the replica that is compared with the inference side.
+        own: its name.
+        replica: the other's dumps.
+        options: the dialects.
+    """
+    name = replica.process
+    try:
+        other = build_side("training", shards(replica), options.dialects)
+    except EvidenceError as error:
+        training.problems.append(f"data-parallel replica {name} cannot be checked: {error}")
+        return
+    training.problems += other.problems
+    if other.refusal or not _same_ids(training, other):
+        why = other.refusal or f"its token ids are not those of {own}"
+        training.problems.append(f"data-parallel replica {name} cannot be checked: {why}")
+        return
+    training.notes.append(f"{name} saw the same prompt and was checked against {own}")
+    first = ""
+    for module in sorted(training.modules.values(), key=lambda module: sort_key(module.template, module.numbers)):
+        rows = other.modules[module.name].rows if module.name in other.modules else {}
         for kind, row in module.rows.items():
-            theirs = other.rows.get(kind)
-            if theirs is not None and not row.gap and not theirs.gap and not kind.startswith(HIDDEN):
-                found = disagreement([(training.label, row), (name, theirs)])
-                if found:
-                    module.rows[kind] = disputed = row.copy()
-                    disputed.conflict = f"data-parallel replicas: {found}"
+            if row.gap or kind.startswith(HIDDEN):
+                continue
+            theirs = rows.get(kind)
+            if theirs is None or theirs.gap:
+                training.problems.append(f"data-parallel replica {name} lacks {module.name} {kind}")
+            elif found := disagreement([(own, row), (name, theirs)]):
+                module.rows[kind] = disputed = row.copy()
+                disputed.conflict = f"data-parallel replicas: {found}"
+                first = first or f"{module.name} {kind}"
+    if first:
+        training.problems.append(f"data-parallel replicas {own} and {name} differ, first at {first}")
+
+
+def _same_ids(one: Side, two: Side) -> bool:
+    if one.ids is None or two.ids is None:
+        return one.tokens == two.tokens
+    return one.ids.numel == two.ids.numel and not disagreement([("", one.ids), ("", two.ids)])
 
 
 def _noise(path: Path, inference: Side, training: Side, options: Options) -> dict[tuple[str, str], float]:

@@ -37,6 +37,13 @@ def build_side(label: str, shards: Sequence[Shard], own: tuple[Dialect, ...] = (
             "dump this step again",
         )
     named = [named_calls(shard.dump) for shard in full]
+    if not any(named):
+        level = full[0].dump.level
+        raise EvidenceError(
+            f"the {label} dump {full[0].dump.path} has no forward of a module"
+            + (": level L1 records API calls alone" if level == "L1" else f" (level {level})" if level else ""),
+            "dump with level L0 or mix",
+        )
     dialect = choose({(template, call.cls) for calls in named for call, template, _ in calls}, own)
     side = Side(label, dialect, {}, dumps=[shard.dump for shard in shards])
     for shard in shards:
