@@ -31,3 +31,10 @@ def comparable(found: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
         text = text.replace(place, places[place])
     made: dict[str, Any] = json.loads(text)
     return made
+
+
+def places(found: dict[str, Any]) -> dict[str, str]:
+    """Every file of a result as it is called there, with its host, and without."""
+    used = found["pairs"]["used"]
+    files = {file for pair in used for side in ("inference", "training") for file in pair[side]["files"]}
+    return {file: file.partition(":")[2] for file in files}

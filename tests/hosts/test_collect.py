@@ -16,7 +16,7 @@ import pytest
 from train_infer_consistency.cli.main import main
 from train_infer_consistency.dumps.tree import scan
 from train_infer_consistency.errors import EvidenceError
-from train_infer_consistency.hosts import collect, survey
+from train_infer_consistency.hosts import copying, survey
 from train_infer_consistency.hosts.sources import here, labelled
 
 from .runs import RUN, SIDES, comparable, two_hosts
@@ -164,15 +164,15 @@ def test_it_goes_on_where_it_ended(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    real = collect._Writer.write
+    real = copying._Writer.write
 
-    def full(self: collect._Writer, piece: bytes) -> None:
+    def full(self: copying._Writer, piece: bytes) -> None:
         if len(written) == 12:
             raise OSError(28, "No space left on device")
         real(self, piece)
         written.append(self._path.name)
 
-    monkeypatch.setattr(collect._Writer, "write", full)
+    monkeypatch.setattr(copying._Writer, "write", full)
     assert main(arguments) == 4
     (line,) = capsys.readouterr().err.splitlines()
     part = tmp_path / "out.part"
@@ -187,11 +187,11 @@ def test_it_goes_on_where_it_ended(
     (part / "generate" / "left.by.another").write_text("")
     again: list[Path] = []
 
-    def counted(self: collect._Writer, piece: bytes) -> None:
+    def counted(self: copying._Writer, piece: bytes) -> None:
         again.append(self._path)
         real(self, piece)
 
-    monkeypatch.setattr(collect._Writer, "write", counted)
+    monkeypatch.setattr(copying._Writer, "write", counted)
     assert main(arguments) == 0
     monkeypatch.undo()
     assert not {str(path.relative_to(part)) for path in again} & before.keys()
@@ -206,23 +206,23 @@ def test_it_goes_on_where_it_ended(
 
 
 def test_ctrl_c(arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(self: collect._Writer, piece: bytes) -> None:
+    def pressed(self: copying._Writer, piece: bytes) -> None:
         self._open.write(piece[:10])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(collect._Writer, "write", pressed)
+    monkeypatch.setattr(copying._Writer, "write", pressed)
     assert main(arguments) == 4
     assert capsys.readouterr().err == "consistency: interrupted; run it again to go on\n"
     assert not list(tmp_path.glob("out*"))
-    real = collect._file_record
+    real = copying._file_record
 
-    def later(item: collect.Item, digest: str) -> dict[str, Any]:
+    def later(item: copying.Item, digest: str) -> dict[str, Any]:
         if item.place.name == "dump.json":
             raise KeyboardInterrupt
         return real(item, digest)
 
     monkeypatch.undo()
-    monkeypatch.setattr(collect, "_file_record", later)
+    monkeypatch.setattr(copying, "_file_record", later)
     assert main(arguments) == 4
     assert capsys.readouterr().err == (
         f"consistency: interrupted; run it again to go on; {tmp_path}/out.part has what was copied so far\n"
@@ -299,7 +299,7 @@ def test_names_of_sources(hosts: list[Path], tmp_path: Path) -> None:
             log.write_text("\n".join(lines) + "\n")
     sources = labelled(here([host / SIDES[0] for host in hosts], [host / SIDES[1] for host in hosts]))
     assert [str(source.to) for source in sources] == [
-        "generate/node_7/generate_sequence", "generate/node_7-2/generate_sequence",
+        "generate/node_7/generate_sequence", "generate/node_7/2/generate_sequence",
         "train/source-1/update_actor", "train/source-2/update_actor",
     ]  # fmt: skip
 

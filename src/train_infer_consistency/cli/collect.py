@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .compare import add_ship, tell_node
 from .output import note, print_json, progress, table
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--map", metavar="I:T", action="append", default=[],
         help="inference rank I holds the same model as training rank T, as for compare",
     )  # fmt: skip
+    parser.add_argument(
+        "--ray",
+        action="store_true",
+        help="collect from all nodes of the running Ray cluster, as the nodes name folders",
+    )
+    add_ship(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be copied, and copy nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -61,9 +68,15 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _found(options: argparse.Namespace) -> Iterator[Any]:
-    from ..hosts.sources import here
+    if options.ray:
+        from ..hosts.nodes import on_cluster
 
-    yield here(map(Path, options.generate), map(Path, options.train))
+        with on_cluster(options.generate, options.train, tell_node, ship=options.ship) as found:
+            yield found
+    else:
+        from ..hosts.sources import here
+
+        yield here(map(Path, options.generate), map(Path, options.train))
 
 
 def _dry(sources: list[Source], choice: Choice, options: argparse.Namespace) -> int:
@@ -75,7 +88,8 @@ def _dry(sources: list[Source], choice: Choice, options: argparse.Namespace) -> 
 
 def _collect(sources: list[Source], choice: Choice, part: Path, options: argparse.Namespace) -> int:
     from ..errors import ConsistencyError, UnfinishedError
-    from ..hosts.collect import carry_out, failed, held, plan
+    from ..hosts.collect import carry_out, plan
+    from ..hosts.copying import failed, held
 
     try:
         with held(part):

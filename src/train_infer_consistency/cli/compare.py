@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .output import note, paint, print_json, progress
-from .pairs import add_sides, find_pairs
+from .pairs import add_sides, find_pairs, sides_of
 
 if TYPE_CHECKING:
     from ..comparing.compare import Options
@@ -46,11 +47,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write both sides under one set of names there, for msprobe graph_visualize",
     )  # fmt: skip
     parser.add_argument(
+        "--ray", action="store_true",
+        help="compare each pair on the node of the running Ray cluster where it lies; folders as the nodes name them",
+    )  # fmt: skip
+    add_ship(parser)
+    parser.add_argument(
         "--workers", metavar="N", type=_count,
         help="compare N pairs at a time (else as many as there are CPUs, where the pairs are worth it)",
     )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="every module, and every step that is not used")
     parser.add_argument("--json", action="store_true", help="print one JSON object (docs/comparison.schema.json)")
+
+
+def add_ship(parser: argparse.ArgumentParser) -> None:
+    """Declare the argument that goes with ``--ray``."""
+    parser.add_argument(
+        "--ship", action="store_true", help="with --ray: send this package to nodes that have none, or another version"
+    )
+
+
+def tell_node(text: str) -> None:
+    """Say what a node lacks, on standard error."""
+    note(f"consistency: {text}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -73,7 +91,11 @@ def run(options: argparse.Namespace) -> int:
         patterns=() if options.bounds is None else read_bounds(options.bounds),
     )
     with paused_collector(), ExitStack() as stack:
-        comparison = _compare(stack, find_pairs(options), how, options, every=any(wanted.values()))
+        every = any(wanted.values())
+        if options.ray:
+            comparison = _compare_on_nodes(stack, how, options, every=every)
+        else:
+            comparison = _compare(stack, find_pairs(options), how, options, every=every)
         if not options.json:
             print(terminal.render(comparison, paint, verbose=options.verbose))
         if any(wanted.values()):
@@ -106,6 +128,36 @@ def _compare(
             How(how, options.noise, every),
             stack.enter_context(Store()),
             runner=in_processes(workers) if workers > 1 else None,
+            progress=tell,
+        )
+
+
+def _compare_on_nodes(stack: ExitStack, how: Options, options: argparse.Namespace, *, every: bool) -> Comparison:
+    """Bring the logs, pair them here, and have each pair compared where its data lies."""
+    from ..comparing.many import How, compare_many
+    from ..comparing.stored import Store
+    from ..errors import UsageError
+    from ..hosts.compare import on_nodes
+    from ..hosts.copying import bring_logs
+    from ..hosts.nodes import on_cluster
+    from ..hosts.sources import Together, labelled
+    from ..pairing.mapping import RankMap
+
+    if options.noise is not None:
+        raise UsageError("--noise is for dumps on this machine", "leave out --ray, or collect the dumps first")
+    generate, train = ([str(path) for path in paths] for paths in sides_of(options))
+    found = stack.enter_context(on_cluster(generate, train, tell_node, ship=options.ship))
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="consistency-")))
+    sources = labelled(found)
+    bring_logs(sources, folder)
+    together = Together(sources, folder)
+    pairing = together.pairing(RankMap.parse(options.map) if options.map else None, options.request)
+    with progress("pairs compared") as tell:
+        return compare_many(
+            pairing,
+            How(how, None, every),
+            stack.enter_context(Store()),
+            runner=on_nodes(together, options.workers),
             progress=tell,
         )
 

@@ -44,6 +44,11 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def sides_of(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+    """The folders of the rollout and of the trainer."""
+    return [options.generate, *options.more_generate], [options.train, *options.more_train]
+
+
 def find_pairs(options: argparse.Namespace) -> Pairing:
     """The pairing that the arguments of :func:`add_sides` ask for.
 
@@ -54,7 +59,7 @@ def find_pairs(options: argparse.Namespace) -> Pairing:
     from ..errors import UsageError
     from ..pairing.direct import given, is_direct
 
-    generate, train = [options.generate, *options.more_generate], [options.train, *options.more_train]
+    generate, train = sides_of(options)
     if is_direct(options.generate, options.train):
         if options.map or options.request or len(generate) + len(train) > 2:
             raise UsageError("--map, --request, --generate and --train are for whole trees", "leave them out")

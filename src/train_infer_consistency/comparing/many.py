@@ -91,9 +91,11 @@ def one_by_one(pairs: Sequence[Pair], how: How, beaten: Callable[[], Severity | 
         yield compare_task(Task(index, pair, beaten()), how)
 
 
-def compare_task(task: Task, how: How) -> Packed:
-    """Compare one pair and pack the result."""
+def compare_task(task: Task, how: How, change: Callable[[PairResult], None] | None = None) -> Packed:
+    """Compare one pair, let the result be changed, and pack it."""
     result = compare_pair(task.pair, how.options, how.noise)
+    if change is not None:
+        change(result)
     wanted = how.every or task.beaten is None or (*severity(result), task.number) < task.beaten
     return pack(task.number, result, whole=wanted)
 

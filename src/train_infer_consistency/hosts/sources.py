@@ -68,7 +68,7 @@ class Source:
 
     Attributes:
         found: the folder.
-        label: names its host; no other folder of its side has it.
+        label: names its host.
         to: its place below the collection: side, label, and its own name, by which msprobe's layouts are told apart.
     """
 
@@ -99,19 +99,23 @@ def here(generate: Iterable[Path], train: Iterable[Path]) -> list[Found]:
 
 
 def labelled(found: Iterable[Found]) -> list[Source]:
-    """Give each folder a name: the host that its logs name, else the host that it was found on, or a number."""
-    taken: set[tuple[str, str]] = set()
+    """Give each folder its host's name and a place of its own: the name in its logs, else the host's, or a number."""
+    named: dict[str, Host] = {}
+    counts: dict[SideFolder, int] = {"generate": 0, "train": 0}
     made: list[Source] = []
     for item in found:
-        number = sum(source.found.side == item.side for source in made) + 1
+        counts[item.side] += 1
+        number = counts[item.side]
         own = f"source-{number}" if isinstance(item.host, Here) else item.host.name.partition(" ")[0]
         base = label = re.sub(r"[^A-Za-z0-9._-]", "_", item.survey.host or own).lstrip(".") or f"source-{number}"
         again = 1
-        while (item.side, label) in taken:
+        while named.setdefault(label, item.host) is not item.host:
             again += 1
             label = f"{base}-{again}"
-        taken.add((item.side, label))
-        made.append(Source(item, label, Path(item.side, label, item.survey.root.name or "root")))
+        place = Path(item.side, label, item.survey.root.name or "root")
+        if any(source.to == place for source in made):
+            place = Path(item.side, label, str(number), place.name)
+        made.append(Source(item, label, place))
     return made
 
 

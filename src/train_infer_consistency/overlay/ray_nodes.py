@@ -1,19 +1,19 @@
 """The same look and the same overlay on every node of a running Ray cluster: all nodes or none.
 
 The order of work (check every node before any is touched, take it off again where one fails) is separate from Ray, so
-that it can be tested with stand-ins. Ray is imported by :func:`connect` alone. What runs on a node is sent by value and
+that it can be tested with stand-ins. Ray is joined by :func:`connect` alone. What runs on a node is sent by value and
 imports this package there, so that a node without it is named and not a stack trace.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from .. import __version__
+from ..cluster import joined, node_ids
 from ..errors import ConsistencyError, EvidenceError, FoundError, UnfinishedError
 
 # How long a node may take for one answer. Weaving takes seconds; starting a worker on a busy node takes longest.
@@ -218,26 +218,8 @@ def connect() -> Iterator[Cluster]:
     Raises:
         EvidenceError: Ray is not installed, or no cluster is running.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise EvidenceError(
-            f"--ray needs Ray, which cannot be imported here ({error})", "run it with the Python of the engines"
-        ) from None
-    ours = not ray.is_initialized()
-    if ours:
-        try:
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise EvidenceError(
-                f"no running Ray cluster was found: {reason}", "start it with 'ray start', or set RAY_ADDRESS"
-            ) from None
-    try:
+    with joined() as ray:
         yield _RayCluster(ray)
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 class _RayCluster:
@@ -245,11 +227,7 @@ class _RayCluster:
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self._ids = {
-            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}, {node['NodeID'][:8]})": node["NodeID"]
-            for node in ray.nodes()
-            if node["Alive"]
-        }
+        self._ids = node_ids(ray)
 
     def nodes(self) -> Sequence[str]:
         """See :class:`Cluster`."""
