@@ -92,6 +92,15 @@ def test_zeros_are_equal_and_no_division() -> None:
     assert all(error is not None and math.isfinite(error) for error in errors)
 
 
+@pytest.mark.parametrize(("error", "word"), [(4.6e-6, WITHIN), (8e-6, DIFFERS)])
+def test_the_norm_of_a_large_matrix_is_rounded_as_it_is_added_up(error: float, word: str) -> None:
+    # Measured with torch on a CPU: a qkv weight of 512 x 256 in fp32, whole against its q, k and v.
+    other, bound = STATS._replace(norm=8.0 * (1 + error)), default_bound("torch.float32", "torch.float32", 0)
+    assert judge_statistics(STATS, other, 512 * 256, bound=bound, exact_extremes=True)[0] == word
+    assert judge_statistics(STATS, other, 64, bound=bound, exact_extremes=True)[0] == DIFFERS
+    assert judge_statistics(STATS, other, 512 * 256, bound=0.0, exact_extremes=True)[0] == DIFFERS
+
+
 def test_figures_of_elements() -> None:
     one = np.array([[1.0, 2.0, 2.0], [3.0, 4.0, 0.0]], dtype=np.float32)
     two = one.copy()
