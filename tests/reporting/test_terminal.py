@@ -29,7 +29,7 @@ def test_a_difference_with_its_numbers_and_their_places(planted: Comparison) -> 
         for piece in quantity.pieces:
             assert str(piece.dump.path) in text
             assert f"{piece.call.name} {piece.slot}" in text
-    assert "0.950: 19 of 20 modules (18 equal, 1 differs); 10 more have no partner by construction" in text
+    assert "0.950: 19 of 20 modules (18 equal, 1 differs); 10 more not comparable by construction" in text
     assert "not compared: layers.0.attn.o: only the inference side has it" in text
     assert "0 =! 1" in text
     assert "largest: layers.1.mlp.down output 0.083" in text

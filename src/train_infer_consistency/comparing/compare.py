@@ -195,7 +195,7 @@ def _compare_modules(context: Context) -> list[ModuleResult]:
 
 def _compare_module(name: str, one: Module, two: Module, context: Context) -> ModuleResult:
     mine, theirs = one.rows, two.rows
-    kinds = in_order(tuple(kind for kind in mine if kind in theirs and kind[0] not in HIDDEN))
+    kinds = in_order(tuple([kind for kind in mine if kind in theirs and kind[0] not in HIDDEN]))
     depth = depth_of(one.template, one.numbers, max(context.inference.layers, context.training.layers))
     rows = [compare_row(name, kind, depth, mine[kind], theirs[kind], context) for kind in kinds]
     word = worst_word(rows)
@@ -206,6 +206,8 @@ def _compare_module(name: str, one: Module, two: Module, context: Context) -> Mo
     if word == NOT_COMPARED and counted:
         reason = next((row.reason for row in rows if row.reason and row.kind == "output"), "")
         reason = reason or next((row.reason for row in rows if row.reason), "the two sides have no row in common")
+        # Whatever was collected, statistics could not compare these.
+        counted = (name, reason) != ("lm_head", LAST_ROW)
     whole = mine.keys() == theirs.keys() and not any(row.word == NOT_COMPARED for row in rows)
     return ModuleResult(name, word, reason, counted, rows, whole)
 

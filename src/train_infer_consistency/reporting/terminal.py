@@ -107,7 +107,7 @@ def _coverage(pair: PairResult, paint: Paint, verbose: bool) -> Iterator[str]:
     words = ", ".join(f"{pair.count(word)} {word}" for word in (EQUAL, WITHIN, DIFFERS) if pair.count(word))
     text = f"{pair.coverage:.3f}: {compared} of {len(counted)} modules" + (f" ({words})" if words else "")
     aside = len(pair.modules) - len(counted)
-    yield _line("coverage", text + (f"; {aside} more have no partner by construction" if aside else ""))
+    yield _line("coverage", text + (f"; {aside} more not comparable by construction" if aside else ""))
     lacking = [module for module in counted if module.word == NOT_COMPARED]
     shown = lacking if verbose else lacking[:_LISTED]
     for module in shown:
