@@ -38,7 +38,7 @@ class DecodeForm:
     """The wording of one process's documented decodes: its next ones differ in time, step and requests alone."""
 
     def __init__(self, raw: bytes, match: re.Match[bytes], decodes: Decodes) -> None:
-        self.decodes = decodes
+        self.numbers, self.steps = decodes.numbers, decodes.steps
         (stamp, end), (number, after) = match.span(1), match.span(3)
         self._before, self._stamp = raw[:stamp], end
         self._between, self._number = raw[end:number], number
@@ -46,16 +46,28 @@ class DecodeForm:
 
     def step_of(self, raw: bytes) -> int | None:
         """The step of a line of this wording; None for any other line."""
-        after = raw.find(b",", self._number)
-        digits = raw[self._number : after]
+        number = self._number
+        after = raw.find(b",", number)
         if (
-            raw.startswith(self._behind, after)
+            number < after < number + 10
+            and raw.startswith(self._behind, after)
             and raw.startswith(self._between, self._stamp)
             and raw.startswith(self._before)
             and raw.endswith(DOCUMENTED_END)
-            and not has_new(raw)
-            and digits.isdigit()
-            and len(digits) < 10
+            and not (119 in raw and has_new(raw))
         ):
-            return int(digits)
+            digits = raw[number:after]
+            return int(digits) if digits.isdigit() else None
         return None
+
+
+class OurForm:
+    """The wording of one process's plain decodes in our own loggers' lines, which have no step."""
+
+    def __init__(self, head: bytes, decodes: Decodes) -> None:
+        self.numbers, self.steps = decodes.numbers, decodes.steps
+        self._head = head
+
+    def step_of(self, raw: bytes) -> int | None:
+        """-1 for a line of this wording; None for any other."""
+        return -1 if raw.endswith(OUR_END) and raw.startswith(self._head) else None

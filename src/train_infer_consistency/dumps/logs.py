@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .forms import DISPATCHED, DOCUMENTED_END, OUR_END, TRAINED, DecodeForm, has_new
+from .forms import DISPATCHED, DOCUMENTED_END, OUR_END, TRAINED, DecodeForm, OurForm, has_new
 from .reader import paused_collector
 from .steps import Decodes, Log, LogLine, LogProblem, Origin, Request
 
@@ -70,7 +70,7 @@ class _LogReader:
         self._origins: dict[tuple[Any, Any], Origin] = {}
         self._written: dict[bytes, Origin] = {}
         self._decodes: dict[bytes, Decodes] = {}
-        self._known: DecodeForm | None = None
+        self._known: DecodeForm | OurForm | None = None
         self._words: dict[str, str] = {}
 
     def read(self, file: Iterable[bytes]) -> None:
@@ -78,6 +78,11 @@ class _LogReader:
         append = self._log.lines.append
         quick = self._trained if self._training else self._dispatched
         for number, raw in enumerate(file, 1):
+            known = self._known
+            if known is not None and (step := known.step_of(raw)) is not None:
+                known.numbers.append(number)
+                known.steps.append(step)
+                continue
             line = quick(raw, number)
             if line is None and not raw.isspace():
                 line = self._record(raw, number)
@@ -88,21 +93,17 @@ class _LogReader:
     def _dispatched(self, raw: bytes, number: int) -> LogLine | Decodes | None:
         """The line of one new request, or the decodes that a plain decode was added to; None for any other line."""
         if raw.endswith(OUR_END):
-            head = raw[: raw.find(b'"timestamp"')]
+            head = raw[: raw.find(_STAMP)]
             decodes = self._decodes.get(head)
             if decodes is None:
                 _, origin = self._head(head)
                 if origin is None:
                     return None
                 decodes = self._decodes[head] = Decodes(self._path, origin, array("q"), array("q"))
+            self._known = OurForm(head + _STAMP, decodes)
             decodes.numbers.append(number)
             decodes.steps.append(-1)
             return decodes
-        known = self._known
-        if known is not None and (number_of_step := known.step_of(raw)) is not None:
-            known.decodes.numbers.append(number)
-            known.decodes.steps.append(number_of_step)
-            return known.decodes
         match = DISPATCHED.match(raw)
         if match is None:
             return None
@@ -163,7 +164,7 @@ class _LogReader:
 
     def _parse(self, raw: bytes) -> tuple[Any, Origin | None]:
         """The line's fields; those before the timestamp, the same in every line of a process, are parsed once."""
-        at = raw.find(b'"timestamp"')
+        at = raw.find(_STAMP)
         head, origin = self._head(raw[:at]) if at > 0 else _NO_HEAD
         if head is None or origin is None:
             return _json(raw), None
@@ -267,6 +268,7 @@ _DISPATCH = frozenset(["phase", "total_num_scheduled_tokens", "requests"])
 _UPDATE = frozenset(["request_ids", "num_requests"])
 _DOCUMENTED = frozenset(["source", "timestamp", "pid", "rank", "step"]) | _DISPATCH | _UPDATE
 _DOCUMENTED_REQUEST = frozenset(["request_id", "type", "tokens"])
+_STAMP = b'"timestamp"'
 _NO_IDS = frozenset([b"None", b"null"])
 _NO_HEAD: tuple[dict[str, Any] | None, Origin | None] = (None, None)
 _NOTHING: dict[str, Any] = {}

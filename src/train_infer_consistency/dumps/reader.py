@@ -229,13 +229,19 @@ class _BrokenError(Exception):
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Pause the cyclic garbage collector: a hundred thousand new records without a cycle make it search in vain."""
+    """Pause the cyclic garbage collector: a hundred thousand new records without a cycle make it search in vain.
+
+    Afterwards they count as old, or the very next allocation would make it search through all of them at once.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
