@@ -320,6 +320,16 @@ def test_a_graph_dumper_is_refused_by_name(process: Process, refusal: Refusal) -
     assert "eager" in text
 
 
+def test_an_unfit_msprobe_or_file_is_refused_before_there_is_a_debugger(process: Process, refusal: Refusal) -> None:
+    process.install_msprobe("8.3.3")
+    assert "8.3.3 is too old" in refusal(lambda: opened(process, seed=7))
+    process.install_msprobe("26.2.0")
+    process.write_config(dump_enable=True)
+    assert "dump_enable" in refusal(lambda: opened(process, seed=7))
+    assert process.debugger._instance is None
+    assert process.torch.rng == 0
+
+
 def test_msprobes_own_refusals_become_one_line(process: Process, refusal: Refusal) -> None:
     process.write_config(task="nonsense")
     text = refusal(lambda: opened(process))
