@@ -27,8 +27,8 @@ from train_infer_consistency.errors import ConsistencyError, EvidenceError, Unfi
 ROOT = rollouts.ROOT
 STACK = "verl-0.8"
 STRATEGIES = ("fsdp", "fsdp2")
-#: Switches that must not leak in from the shell, and what msprobe would read.
-FOREIGN = ("DUMP_ON", "PROMPTS_ONLY", "DUMP_PHASE", "MSPROBE_", "CONSISTENCY_", "SGLANG_MSPROBE_DUMP", "PYTHONPATH")
+#: Switches that must not leak in from the shell, and places of it where engines would write.
+FOREIGN = ("DUMP_", "PROMPTS_ONLY", "MSPROBE_", "CONSISTENCY_", "SGLANG_", "VLLM_", "PYTHONPATH", "XDG_")
 RUN_ID = "demo"
 CONSISTENCY = (str(Path(sys.executable).with_name("consistency")),)
 WORDS = {0: "consistent", 1: "different", 3: "not enough evidence"}
@@ -53,6 +53,7 @@ class Demo:
         self.site: Path = base.site if base else folder / "site"
         self.tree: Path = base.tree if base else folder / "rollout"
         self.model: Path = base.model if base else folder / "model"
+        self.home: Path = base.home if base else folder / "home"
         self.requests = folder / "requests.json"
         self._started = time.monotonic()
 
@@ -149,10 +150,10 @@ class Demo:
         return path
 
     def environment(self) -> dict[str, str]:
-        """The environment of an engine: verl loads its adapter by name, from the folder that holds it."""
+        """The environment of an engine, whose caches stay here; verl loads its adapter by name, from its folder."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         path = os.pathsep.join(map(str, (self.site, ROOT, ROOT / "demo")))
-        return {**inherited, "PYTHONPATH": path, "CONSISTENCY_RUN_ID": RUN_ID}
+        return {**inherited, "PYTHONPATH": path, "CONSISTENCY_RUN_ID": RUN_ID, "HOME": str(self.home)}
 
     def _worker(
         self,
