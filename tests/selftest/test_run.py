@@ -16,6 +16,7 @@ from train_infer_consistency.errors import UnfinishedError, UsageError
 from train_infer_consistency.overlay.doctor import Report
 from train_infer_consistency.overlay.status import UpstreamStatus
 from train_infer_consistency.selftest import run as module
+from train_infer_consistency.selftest.probe import PACKAGES
 from train_infer_consistency.selftest.report import headline, render, to_json
 from train_infer_consistency.selftest.run import INFERENCE, TRAINING, Engine, Result, SelfTest, Step, Verdict, why_not
 
@@ -173,6 +174,29 @@ def test_a_step_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatc
     # Nothing to read and nobody who could write: a child that lives on would raise BlockingIOError.
     assert os.read(reader, 1) == b""
     os.close(reader)
+
+
+def test_no_folder_of_a_run_hides_an_editable_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine's process looks into the run's folder first, and into an editable install's own finder last."""
+    test, result = SelfTest(tmp_path / "made"), Result(tmp_path, found(), doctor({}), "float32")
+    given: dict[str, dict[str, str]] = {}
+
+    def step(name: str, _module: str, _arguments: list[str], env: dict[str, str]) -> Step:
+        given[name] = env
+        return Step(name, "done")
+
+    monkeypatch.setattr(test, "_step", step)
+    monkeypatch.setattr(test, "_compare", lambda *_: None)
+    for engine in INFERENCE:
+        test._through(engine, result)
+    assert len(list((tmp_path / "made").iterdir())) == 1 + len(INFERENCE)
+    assert not {path.name for path in (tmp_path / "made").iterdir()} & set(PACKAGES)
+    for engine in INFERENCE:
+        config = json.loads(Path(given[engine.name]["MSPROBE_GENERATE_CONFIG"]).read_text())
+        assert Path(config["dump_path"]).name == "generate"
+        training = given[f"verl for {engine.name}"]
+        assert (training["DUMP_ON"], training["PROMPTS_ONLY"]) == ("1", "1")
+        assert Path(json.loads(Path(training["MSPROBE_CONFIG_PATH"]).read_text())["dump_path"]).name == "train"
 
 
 def test_nothing_of_the_shell_reaches_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,8 @@ class SelfTest:
 
     def _through(self, engine: Engine, result: Result) -> None:
         """One inference engine, the training engine on what it was asked, and the comparison of both."""
-        folder = self.folder / engine.name
+        # Not the package's own name: the folder above is where Python looks first, and an editable install comes last.
+        folder = self.folder / f"with-{engine.name}"
         model, requests = str(self.folder / "model"), str(folder / "requests.json")
         folder.mkdir()
         self._say(f"the prompts through {engine.name}, {result.dtype}")
