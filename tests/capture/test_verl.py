@@ -142,6 +142,34 @@ def test_off(process: Process) -> None:
     assert opened(FSDPEngineWithLMHead())._debugger is None
 
 
+@pytest.mark.parametrize(
+    ("phase", "strategy", "level", "lora", "refused"),
+    [
+        ("update_actor", "fsdp2", "L0", True, True),
+        ("all", "fsdp2", "mix", True, True),
+        ("log_prob", "fsdp2", "L0", True, False),
+        ("all", "fsdp", "L0", True, False),
+        ("all", "fsdp2", "L1", True, False),
+        ("all", "fsdp2", "L0", False, False),
+    ],
+)
+def test_an_update_that_would_crash_is_refused(
+    on: Process, refusal: Refusal, phase: str, strategy: str, level: str, lora: bool, refused: bool
+) -> None:
+    """msprobe's module hooks, an adapter and FSDP2: without a word torch ends the process."""
+    on.env(DUMP_PHASE=phase)
+    on.write_config(level=level)
+    engine: Any = FSDPEngineWithLMHead()
+    engine._is_lora, engine.engine_config.strategy = lora, strategy
+    if not refused:
+        assert opened(engine)._debugger is not None
+        return
+    for _ in range(2):
+        assert "segmentation fault; use DUMP_PHASE=log_prob" in refusal(lambda: opened(engine))
+    assert engine._debugger is None
+    assert not list(on.root.rglob("*.jsonl"))
+
+
 def test_no_config(on: Process, refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     on.env(MSPROBE_CONFIG_PATH="")
     monkeypatch.setattr("train_infer_consistency.capture.switches.DOCUMENTED_ACTOR_CONFIG", str(on.site / "none.json"))

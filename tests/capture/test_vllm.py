@@ -408,6 +408,24 @@ def test_a_start_without_a_message_is_a_dummy(process: Process, ascend: Any) -> 
     assert [(line["step"], line["skipped"]) for line in process.lines()] == [(0, None), (None, "dummy")]
 
 
+def test_a_dummy_run_has_a_line_and_msprobe_is_not_told(process: Process, ascend: Any) -> None:
+    """An idle data-parallel rank's, and those of a starting engine, which come before any request."""
+    ascend.debugger.dummy(16)
+    ascend_forward(ascend, process, prefill("a", 5))
+    ascend.debugger.dummy(1)
+    ascend_forward(ascend, process, prefill("b", 6))
+    assert [(line["step"], line["skipped"]) for line in process.lines()] == [
+        (None, "dummy"),
+        (0, None),
+        (None, "dummy"),
+        (1, None),
+    ]
+    assert [line["total_num_scheduled_tokens"] for line in process.lines()] == [16, 5, 1, 6]
+    first = process.lines()[0]
+    assert (first["requests"], first["dump"], first["phase"], first["weight_version"]) == ([], None, None, 0)
+    assert process.debugger.calls == ["start", "stop", "step"] * 2
+
+
 # --- the procedure's own logger --------------------------------------------------------------------------------
 
 

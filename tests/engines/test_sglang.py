@@ -214,9 +214,7 @@ def test_every_forward_has_a_line_and_the_right_reason(version: str, runs: dict[
     made = [(" ".join(forward["rids"]), forward["mode"]) for forward in run.reports[0]["forwards"]]
     assert made == [(rids, mode) for rids, mode, _ in FORWARDS]
     seen = [(line["forward_mode"], line["skipped"] or line["step"]) for line in run.lines()]
-    # Before 0.5.10 a probe can be told from a prompt by its one token only.
-    known = "health" if version == NEW else "too-short"
-    assert seen == [(mode, known if what == "health" else what) for _, mode, what in FORWARDS]
+    assert seen == [(mode, what) for _, mode, what in FORWARDS]
     assert all((line["step"] is None) is (line["skipped"] is not None) for line in run.lines())
 
 
@@ -241,12 +239,11 @@ def test_prompts_are_dumped_into_the_procedures_folders_and_nothing_else_is(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_requests_are_named_by_id_from_0_5_10_on_and_by_hash_everywhere(
-    version: str, runs: dict[tuple[str, str], Run]
-) -> None:
+def test_requests_are_named_by_id_and_by_hash(version: str, runs: dict[tuple[str, str], Run]) -> None:
+    """Before 0.5.10 the runner's batch has the ids from the overlay, later from SGLang."""
     lines = runs[version, "on"].lines()
     ids = [[entry["request_id"] for entry in line["requests"]] for line in lines]
-    assert ids == [rids.split() if version == NEW else [None] * len(rids.split()) for rids, *_ in FORWARDS]
+    assert ids == [rids.split() for rids, *_ in FORWARDS]
     dumped = [line["requests"][0]["prompt_hash"] for line in lines if line["step"] is not None]
     assert dumped == [prompt_hash(whole) for whole in DUMPED.values()]
     packed, first, second, cached = (lines[number]["requests"] for number in (3, 4, 5, 6))

@@ -7,6 +7,7 @@ wheel is 75 MB where vllm 0.18.0 is 433 MB, and they differ in _version.py, plat
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -150,10 +151,14 @@ class Run:
         self.report = json.loads((folder / "report.json").read_text())
         self.ranks = sorted(self.report["ranks"], key=lambda rank: int(rank["rank"]))
 
-    def lines(self, rank: int = 0) -> list[dict[str, Any]]:
+    def all_lines(self, rank: int = 0) -> list[dict[str, Any]]:
         """Return the lines of a rank's log."""
         path = self.dump_path / str(self.ranks[rank]["pid"]) / "dispatch_log.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def lines(self, rank: int = 0) -> list[dict[str, Any]]:
+        """Return them without those of the engine's start."""
+        return [*itertools.dropwhile(lambda line: line["skipped"] == "dummy", self.all_lines(rank))]
 
     def data(self, dump: str) -> dict[str, Any]:
         """Return the rows of a dump that a line names."""
@@ -334,9 +339,10 @@ def test_lines_have_the_documented_fields_in_their_meaning(name: str, runs: Call
             assert line["parallel"][wide] == rank["rank"]
             assert line["msprobe"] == "26.2.0"
             assert line["run_id"] == RUNS[name].environment.get("CONSISTENCY_RUN_ID")
-            assert sum(entry["tokens"] for entry in line["requests"]) == line["total_num_scheduled_tokens"]
+            if line["skipped"] != "dummy":
+                assert sum(entry["tokens"] for entry in line["requests"]) == line["total_num_scheduled_tokens"]
             phases = {entry["phase"] for entry in line["requests"]}
-            assert line["phase"] == ("prefill" if "prefill" in phases else "decode")
+            assert line["phase"] == ("prefill" if "prefill" in phases else "decode" if phases else None)
             for entry in line["requests"]:
                 assert entry["type"] in ("new", "cached")
                 assert (entry["phase"] == "prefill") == (entry["computed_tokens"] < entry["prompt_length"])
@@ -350,7 +356,7 @@ def test_only_whole_prompts_are_dumped(name: str, runs: Callable[[str], Run]) ->
         for line in run.lines(number):
             whole = len(line["requests"]) == 1 and line["requests"][0]["tokens"] == len(prompts[ids(line)[0]])
             whole = whole and line["requests"][0]["computed_tokens"] == 0
-            if line["skipped"] not in ("step-filter", "failed"):
+            if line["skipped"] not in ("step-filter", "failed", "dummy"):
                 assert (line["skipped"] is None) == whole, line
             if line["skipped"] is None:
                 (entry,) = line["requests"]
@@ -361,7 +367,6 @@ def test_only_whole_prompts_are_dumped(name: str, runs: Callable[[str], Run]) ->
 
 @pytest.mark.parametrize("name", ["paths", "vllm-paths"])
 def test_skipped_reasons_of_each_path(name: str, runs: Callable[[str], Run]) -> None:
-    """A dummy batch has no line: no forward of it is recorded by either runner."""
     run = runs(name)
 
     def one(request: str, *reasons: str | None) -> list[tuple[list[str], str | None]]:
@@ -374,6 +379,7 @@ def test_skipped_reasons_of_each_path(name: str, runs: Callable[[str], Run]) -> 
         *one("running", None),
         (["joining", "running"], "packed"),
         *one("running", "decode", "decode"),
+        ([], "dummy"),
         *one("after-dummy", None),
         *one("prefix", "chunked", "chunked", "chunked", "chunked", "chunked"),
         *one("cached", "cached-prefix"),
@@ -381,7 +387,16 @@ def test_skipped_reasons_of_each_path(name: str, runs: Callable[[str], Run]) -> 
         *one("failing", "failed"),
         *one("after-failure", None),
     ]
-    assert run.ranks[0]["dummies"] >= 1
+
+
+@pytest.mark.parametrize("name", ["paths", "vllm-paths"])
+def test_what_an_engine_runs_as_it_starts_has_a_line(name: str, runs: Callable[[str], Run]) -> None:
+    """It measures its memory and warms up: nothing of it is dumped."""
+    run = runs(name)
+    starting = run.all_lines()[: -len(run.lines())]
+    assert starting
+    assert {(line["step"], line["dump"], line["phase"]) for line in starting} == {(None, None, None)}
+    assert all(line["total_num_scheduled_tokens"] > 0 and line["requests"] == [] for line in starting)
 
 
 def test_mixed_batch_is_a_prefill_whose_requests_tell_their_own_phase(runs: Callable[[str], Run]) -> None:
@@ -401,7 +416,7 @@ def test_one_token_prompt_is_a_prefill_though_the_runner_calls_it_a_decode(runs:
 @pytest.mark.parametrize("name", ["paths", "vllm-paths"])
 def test_weight_version_counts_the_loads(name: str, runs: Callable[[str], Run]) -> None:
     lines = runs(name).lines()
-    loaded = [ids(line)[0] for line in lines].index("one-token")
+    loaded = [ids(line) for line in lines].index(["one-token"])
     assert [line["weight_version"] for line in lines] == [0] * loaded + [1] * (len(lines) - loaded)
 
 
@@ -528,6 +543,7 @@ def failures(trees: dict[Tree, Path], model: Path, tmp_path_factory: pytest.Temp
     jobs["too-old"] = {"config": "good", "path": [str(old.parent)]}
     jobs["no-package"] = {"config": "good", "missing": ["train_infer_consistency"]}
     jobs["no-msprobe"] = {"config": "good", "missing": ["msprobe"]}
+    jobs["v2-runner"] = {"config": "good", "environment": {"VLLM_USE_V2_MODEL_RUNNER": "1"}}
     jobs["graphs"] = {"config": "good", "engine": {"enforce_eager": False}}
     for job in jobs.values():
         setting = {"additional_config": {"dump_config_path": paths[job.pop("config")]}}
@@ -550,9 +566,10 @@ def failures(trees: dict[Tree, Path], model: Path, tmp_path_factory: pytest.Temp
         ("no-rank", "filters rank"),
         ("missing-file", "cannot be read"),
         ("too-old", "mindstudio-probe 8.3.0 is too old"),
-        ("no-package", "train-infer-consistency is not installed here; install its wheel"),
-        # The runner's own import of msprobe comes before the session, and the runner's own refusal of graphs as well.
-        ("no-msprobe", "No module named 'msprobe"),
+        ("no-package", "train-infer-consistency is not installed here; install it"),
+        ("no-msprobe", "mindstudio-probe (>= 26.0.0) is not installed here; install it on every node"),
+        ("v2-runner", "the v2 model runner dumps nothing; unset VLLM_USE_V2_MODEL_RUNNER"),
+        # The runner's own refusal of graphs comes first.
         ("graphs", "eager mode"),
     ],
 )

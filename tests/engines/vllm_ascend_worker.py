@@ -18,7 +18,7 @@ from typing import Any
 def watch(worker: Any) -> None:
     """Note every forward of the model itself in a rank, by what its runner was told to compute."""
     runner = getattr(worker, "model_runner", worker)
-    runner.seen_forwards, runner.seen_dummies, state = [], 0, {"tokens": None, "fail": False}
+    runner.seen_forwards, state = [], {"tokens": None, "fail": False}
     runner.seen_state = state
     execute, forward, dummy = runner.execute_model, runner._model_forward, runner._dummy_run
 
@@ -39,7 +39,7 @@ def watch(worker: Any) -> None:
         return forward(*args, **kwargs)
 
     def dummied(*args: Any, **kwargs: Any) -> Any:
-        runner.seen_dummies += 1
+        runner.seen_forwards.append(kwargs.get("num_tokens", *args))
         return dummy(*args, **kwargs)
 
     runner.execute_model, runner._model_forward, runner._dummy_run = executed, forwarded, dummied
@@ -53,7 +53,6 @@ def seen(worker: Any) -> dict[str, Any]:
         "pid": os.getpid(),
         "rank": worker.rank,
         "forwards": runner.seen_forwards,
-        "dummies": runner.seen_dummies,
         "runner": f"{type(runner).__module__}.{type(runner).__qualname__}",
         "runner_file": sys.modules[type(runner).__module__].__file__,
         "debugger": None if debugger is None else f"{type(debugger).__module__}.{type(debugger).__qualname__}",
@@ -140,6 +139,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 def fail_to_start(failure: dict[str, Any], settings: dict[str, Any], report: Path) -> None:
     """Build an engine that must not come up, and write down what it says."""
     sys.path[:0] = failure.get("path", [])
+    os.environ.update(failure.get("environment", {}))
     for name in failure.get("missing", []):
         sys.modules[name] = None  # type: ignore[assignment]
     try:

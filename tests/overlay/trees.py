@@ -33,8 +33,9 @@ def skeleton(name: str) -> dict[str, bytes]:
 
 
 def newest(upstream: Upstream) -> PinSource:
-    """The pin whose edits and counts a skeleton follows."""
-    return next(pin for pin in reversed(upstream.pins) if pin.variant_of is None)
+    """The pin whose edits and counts a skeleton follows: the newest of those that most edits belong to."""
+    pins = [pin for pin in reversed(upstream.pins) if pin.variant_of is None]
+    return max(pins, key=lambda pin: sum(len(file.edits_for(pin.version)) for file in upstream.files))
 
 
 def lock_of(upstream: Upstream, tree: Tree, source: PinSource | None = None) -> Lock:
@@ -47,12 +48,12 @@ def lock_of(upstream: Upstream, tree: Tree, source: PinSource | None = None) -> 
 
 @cache
 def skeleton_lock(name: str) -> Lock:
-    """A lock that knows an upstream's skeleton as its newest pin."""
+    """A lock that knows an upstream's skeleton as the pin it follows."""
     return lock_of(upstreams()[name], MappingTree(name, skeleton(name)))
 
 
 def edits_of(name: str) -> list[tuple[FileOverlay, Edit]]:
-    """Every edit of the newest pin that needs an anchor, with its file."""
+    """Every edit of the skeleton's pin that needs an anchor, with its file."""
     upstream = upstreams()[name]
     version = newest(upstream).version
     return [(file, edit) for file in upstream.files if not file.lays for edit in file.edits_for(version)]

@@ -191,6 +191,11 @@ class Session:
         self.state = State.ARMED
         self._write(outcome)
 
+    def leave_out(self, line: Mapping[str, Any], skipped: str) -> None:
+        """Write the line of a forward that is never dumped, and of which the session and msprobe know nothing."""
+        if self.log is not None:
+            self.log.write({**line, "step": None, "dump": None, "skipped": skipped})
+
     @contextmanager
     def recording(
         self, line: Mapping[str, Any], skipped: str | None = None, added: bool = False, **start: Any

@@ -221,7 +221,7 @@ def _decoded(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _rids(batch: Any, count: int) -> list[str | None]:
-    # ForwardBatch has them from 0.5.10 on; padding for attention parallelism may add requests without one.
+    # SGLang's from 0.5.10 on, before by an edit; padding for attention parallelism may add requests without one.
     rids = list(getattr(batch, "rids", None) or [])
     return (rids + [None] * count)[:count]
 

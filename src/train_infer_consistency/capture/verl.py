@@ -65,20 +65,21 @@ def ensure_debugger(engine: Any) -> None:
         engine: verl's FSDPEngine or MegatronEngine.
 
     Raises:
-        CaptureError: no msprobe file, or anything of :func:`~.session.open_session`.
+        CaptureError: no msprobe file, an update that would crash, or anything of :func:`~.session.open_session`.
     """
     if engine._debugger is not None or not switches().dump_on or not _is_actor(engine):
         return
     is_megatron = any(kind.__name__ == "MegatronEngine" for kind in type(engine).__mro__)
     # With an added pass, training keeps the seeds it has: the pass brings its own, and gives everything back.
     seed = None if switches().prompts_only else switches().seed_or_default()
-    session, new = open_session(
+    session, _ = open_session(
         lambda debugger: VerlSession(debugger, "verl-megatron" if is_megatron else "verl-fsdp"),
         switches().actor_config(),
         "MSPROBE_CONFIG_PATH",
         seed,
     )
-    if new:
+    _refuse_adapter_update(engine, session.config.level)
+    if session.log is None:
         session.open_log(UPDATE_ACTOR_LOG, "update_actor", _parallel(engine), dumps=session.root)
     engine._debugger = session
     engine._update_actor_logger_fp = session.log
@@ -248,6 +249,16 @@ def _why_not(data: Any, phase: str, forward_only: bool) -> str | None:
     if forward_only and _value(data, "calculate_entropy") is False:
         return "reference"
     return None
+
+
+def _refuse_adapter_update(engine: Any, level: str) -> None:
+    """msprobe's backward hooks on the modules of a LoRA adapter under FSDP2 crash torch 2.10 and 2.13."""
+    lora = getattr(engine, "_is_lora", False) and engine.engine_config.strategy == "fsdp2"
+    if lora and switches().wants("update_actor") and level != "L1":
+        raise CaptureError(
+            f"DUMP_PHASE={switches().dump_phase} with level {level} and LoRA under FSDP2 ends in a segmentation fault",
+            'use DUMP_PHASE=log_prob, strategy=fsdp, or "level": "L1"',
+        )
 
 
 def _refuse_masked_out(micro: Any) -> None:

@@ -26,6 +26,7 @@ from train_infer_consistency.capture.session import open_session as _open_sessio
 from train_infer_consistency.capture.switches import CaptureError, parse_switch, switches
 
 CONFIG_KEY = "dump_config_path"
+_NO_REQUESTS: dict[str, Any] = {"phase": None, "total_num_scheduled_tokens": 0, "requests": []}
 
 
 class Requests:
@@ -184,12 +185,21 @@ class VllmSession(Session):
         """Start the forward that was scheduled; what was not scheduled is a dummy."""
         line, self._scheduled = self._scheduled, None
         if line is None:
-            line = {"phase": None, "total_num_scheduled_tokens": 0, "requests": []}
+            line = dict(_NO_REQUESTS)
         self._watch_weights()
         line["weight_version"] = self._weight_loads
         skipped = None if switches().dump_all and line["requests"] else why_not_whole_prompt(line)
         given: dict[str, Any] = {"model": model} if rank_id is None else {"model": model, "rank_id": rank_id}
         self.begin(line, skipped, **given)
+
+    def dummy(self, tokens: int) -> None:
+        """Write the line of a forward without requests, as an idle data-parallel rank and a starting engine run.
+
+        Args:
+            tokens: how many tokens it computes.
+        """
+        line = {**_NO_REQUESTS, "total_num_scheduled_tokens": tokens, "weight_version": self._weight_loads}
+        self.leave_out(line, "dummy")
 
     def forward(
         self, execute_model: Callable[..., Any], runner: Any, scheduler_output: Any, *args: Any, **kw: Any

@@ -13,21 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _capture() -> Any:
-    """Import the capture module.
-
-    Raises:
-        RuntimeError: train-infer-consistency is not installed in this environment.
-    """
+def _needed(module: str, distribution: str) -> Any:
+    """Import what a dump needs; say in one line which distribution is missing."""
     try:
-        return importlib.import_module("train_infer_consistency.capture.vllm")
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "train_infer_consistency":
+        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
             raise
         raise RuntimeError(
-            "additional_config.dump_config_path is set but train-infer-consistency is not installed here; "
-            "install its wheel on every node, or remove dump_config_path"
+            f"additional_config.dump_config_path is set but {distribution} is not installed here; "
+            "install it on every node, or remove dump_config_path"
         ) from None
+
+
+def _capture() -> Any:
+    """Import the capture module; a :class:`RuntimeError` where it is not installed."""
+    return _needed("train_infer_consistency.capture.vllm", "train-infer-consistency")
 
 
 class DispatchLogger:
@@ -49,6 +50,29 @@ class DispatchLogger:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._log.close()
+
+
+def need_msprobe() -> None:
+    """Say in one line that msprobe is missing, before the runner's own import of it fails.
+
+    Raises:
+        RuntimeError: it is not installed in this environment.
+    """
+    _needed("msprobe.pytorch", "mindstudio-probe (>= 26.0.0)")
+
+
+def refuse_v2_runner(vllm_config: Any) -> None:
+    """Stop a worker that is about to build the v2 model runner, which no edit reaches, where a dump is asked for.
+
+    Raises:
+        RuntimeError: a dump is asked for.
+    """
+    config = vllm_config.additional_config
+    if isinstance(config, dict) and config.get("dump_config_path") is not None:
+        raise RuntimeError(
+            "additional_config.dump_config_path is set and the v2 model runner dumps nothing; "
+            "unset VLLM_USE_V2_MODEL_RUNNER, or remove dump_config_path"
+        )
 
 
 def open_session(runner: Any, make_debugger: Callable[[], Any], dump_config_path: str) -> Any:

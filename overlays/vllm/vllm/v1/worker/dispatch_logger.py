@@ -32,6 +32,11 @@ def _capture() -> Any:
     return _needed("train_infer_consistency.capture.vllm", "train-infer-consistency")
 
 
+def _dump_config_path(vllm_config: Any) -> Any:
+    config = vllm_config.additional_config
+    return config.get("dump_config_path") if isinstance(config, dict) else None
+
+
 class DispatchLogger:
     """Writes one line for each engine step to ``{dump_path}/{pid}/dispatch_log.jsonl``.
 
@@ -62,12 +67,24 @@ def open_session(runner: Any) -> Any | None:
     Raises:
         RuntimeError: a dump is asked for, and train-infer-consistency or msprobe is not installed here.
     """
-    config = runner.vllm_config.additional_config
-    path = config.get("dump_config_path") if isinstance(config, dict) else None
+    path = _dump_config_path(runner.vllm_config)
     if path is None or type(runner).__module__.partition(".")[0] != "vllm":
         return None
-    msprobe = _needed("msprobe.pytorch", "mindstudio-probe")
+    msprobe = _needed("msprobe.pytorch", "mindstudio-probe (>= 26.0.0)")
     return _capture().open_session(runner, lambda: msprobe.PrecisionDebugger(path), path)
+
+
+def refuse_v2_runner(vllm_config: Any) -> None:
+    """Stop a worker that is about to build the v2 model runner, which no edit reaches, where a dump is asked for.
+
+    Raises:
+        RuntimeError: a dump is asked for.
+    """
+    if _dump_config_path(vllm_config) is not None:
+        raise RuntimeError(
+            "additional_config.dump_config_path is set and the v2 model runner dumps nothing; "
+            "unset VLLM_USE_V2_MODEL_RUNNER, or remove dump_config_path"
+        )
 
 
 def recorded(execute_model: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-
-
-class PrecisionDebugger:
-    """Stands for msprobe's."""
-
-    def __init__(self, config_path: str) -> None:
-        self.config_path = config_path
-        self.started = 0
-
-    def start(self) -> None:
-        self.started += 1
+from typing import Any
 
 
 class NPUModelRunner:
     def __init__(self, additional_config: dict[str, str]) -> None:
-        self.debugger: PrecisionDebugger | None = None
+        self.debugger: Any = None
         dump_cfg = additional_config.get("dump_config_path")
         if dump_cfg is not None:
+            from msprobe.pytorch import PrecisionDebugger
+
             self.debugger = PrecisionDebugger(dump_cfg)
         self.ready = True
+
+    def _dummy_run(self, num_tokens: int, cudagraph_runtime_mode: int | None = None) -> int:
+        assert cudagraph_runtime_mode is None or cudagraph_runtime_mode > 0
+        return num_tokens
 
     def execute_model(self, scheduler_output: SimpleNamespace) -> int:
         total: int = scheduler_output.total_num_scheduled_tokens
@@ -38,7 +34,12 @@ def make() -> NPUModelRunner:
 
 
 def run(made: NPUModelRunner) -> object:
-    return [made.execute_model(SimpleNamespace(total_num_scheduled_tokens=5)), made.ready, made.debugger]
+    return [
+        made.execute_model(SimpleNamespace(total_num_scheduled_tokens=5)),
+        made.ready,
+        made.debugger,
+        made._dummy_run(1),
+    ]
 
 
 def switch_on() -> object:

@@ -1,0 +1,31 @@
+"""A stand-in for a worker that chooses between two model runners."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+envs = SimpleNamespace(VLLM_USE_V2_MODEL_RUNNER=False)
+
+
+class NPUWorker:
+    def __init__(self, vllm_config: SimpleNamespace) -> None:
+        self.vllm_config = vllm_config
+        self.use_v2_model_runner = envs.VLLM_USE_V2_MODEL_RUNNER
+        self.runner = "v2" if self.use_v2_model_runner else "v1"
+
+
+def make() -> list[NPUWorker]:
+    made = [NPUWorker(SimpleNamespace(additional_config=config)) for config in ({}, {"dump_config_path": "c.json"})]
+    envs.VLLM_USE_V2_MODEL_RUNNER = True
+    made += [NPUWorker(SimpleNamespace(additional_config=config)) for config in ({}, {"other": 1}, object())]
+    envs.VLLM_USE_V2_MODEL_RUNNER = False
+    return made
+
+
+def run(made: list[NPUWorker]) -> object:
+    return [worker.runner for worker in made]
+
+
+def switch_on() -> object:
+    envs.VLLM_USE_V2_MODEL_RUNNER = True
+    return NPUWorker(SimpleNamespace(additional_config={"dump_config_path": "config.json"}))
