@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -218,6 +219,9 @@ def gone(pid: int) -> bool:
 
 def test_ctrl_c_leaves_no_process(running: tuple[subprocess.Popen[str], list[int]]) -> None:
     child, started = running
+    for pid in started:  # it is for the process that started them alone
+        (blocked,) = re.findall(r"SigBlk:\s(\w+)", Path(f"/proc/{pid}/status").read_text())
+        assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
     os.killpg(child.pid, signal.SIGINT)
     out, err = child.communicate(timeout=60)
     assert (child.returncode, out) == (4, "")

@@ -240,3 +240,19 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         assert line.startswith("consistency: --ray needs Ray, which cannot be imported here")
     assert main(["compare", "a", "b", "--ray", "--noise", "c"]) == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_hosts_of_one_name_are_told_apart(divided: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = Ray()
+    found: list[Found] = []
+    for root in divided.values():
+        monkeypatch.setenv("NODE_DUMPS", str(root))
+        node = StandIn(ray, "vm", root)
+        here, _ = node.surveyed(node.submit("look", ({"generate": GENERATE, "train": TRAIN},)))
+        found += here
+    assert [(source.label, str(source.to)) for source in labelled(found)] == [
+        ("vm", "generate/vm/generate_sequence"),
+        ("vm", "train/vm/update_actor"),
+        ("vm", "train/vm/2/update_actor"),
+        ("vm-2", "generate/vm-2/generate_sequence"),
+    ]

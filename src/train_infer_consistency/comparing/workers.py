@@ -6,7 +6,7 @@ import pickle
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -78,6 +78,7 @@ def _answer(pipe: Connection, process: BaseProcess, pair: Pair) -> Packed | Base
 def _started(count: int, how: How) -> Iterator[dict[Connection, BaseProcess]]:
     context = get_context("spawn")
     processes: dict[Connection, BaseProcess] = {}
+    resource_tracker.ensure_running()  # when this starts, it lets through again what is masked below
     # Ctrl-C goes to every process of the terminal. It is for this one, and a mask is what a new process inherits.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
