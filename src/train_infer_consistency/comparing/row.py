@@ -87,13 +87,13 @@ def _same_bits_possible(one: Quantity, two: Quantity) -> bool:
 
 def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity, bounds: Bounds) -> None:
     first, second = one.summary, two.summary
-    if not _all_finite(result, finite(first), finite(second)):
+    if not (finite(first) and finite(second)):
+        _say_which_is_not_finite(result, finite(first), finite(second))
         return
     if None in first or None in second:
         result.reason = "the bits differ, and the statistics are null"
         return
-    merged = one.merged or two.merged
-    if bounds.bitwise and (one.dtype != two.dtype or (merged and one.dtype not in ("torch.float32", "torch.float64"))):
+    if bounds.bitwise and (one.dtype != two.dtype or (_rounded(one) or _rounded(two))):
         result.reason = "bits of different dtypes, or of rounded parts, say nothing by statistics"
         result.word = DIFFERS if one.dtype != two.dtype else NOT_COMPARED
         return
@@ -110,7 +110,8 @@ def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity,
 
 
 def _by_elements(module: str, result: RowResult, one: Quantity, two: Quantity, context: Context) -> RowResult:
-    if not _all_finite(result, finite(one.summary), finite(two.summary)):
+    if not (finite(one.summary) and finite(two.summary)):
+        _say_which_is_not_finite(result, finite(one.summary), finite(two.summary))
         return result
     try:
         arrays = [
@@ -170,15 +171,17 @@ def _cut_vocabulary(module: str, arrays: list[Any], result: RowResult) -> list[A
     return arrays
 
 
-def _all_finite(result: RowResult, one: bool, two: bool) -> bool:
-    if one and two:
-        return True
+def _rounded(row: Quantity) -> bool:
+    """Whether a row was put together from parts whose statistics had been rounded to a half-precision dtype."""
+    return row.merged and row.dtype not in ("torch.float32", "torch.float64")
+
+
+def _say_which_is_not_finite(result: RowResult, one: bool, two: bool) -> None:
     result.reason = "non-finite"
     if one != two:
         result.word, result.evidence = DIFFERS, "statistics"
         result.side = "inference" if two else "training"
         result.reason = f"NaN or infinity on the {result.side} side only"
-    return False
 
 
 def _shape_gap(kind: str, one: Quantity, two: Quantity, context: Context) -> str:

@@ -69,13 +69,13 @@ class EntryReader:
                 6, the parameter's name, the parameter and its 6.
             order: the entry's position.
         """
-        name, list_index, module, cls, call, taken, given, parameter, weight = match.group(1, 2, 3, 4, 5, 6, 13, 20, 21)
+        name, list_index, module, cls, call, taken, given, parameter = match.group(1, 2, 3, 4, 5, 6, 13, 20)
         leaves = self._leaves
-        first = leaves.get(taken) or self._quick_leaf(match.group(*_INPUT))
-        last = leaves.get(given) or self._quick_leaf(match.group(*_OUTPUT))
+        first = leaves.get(taken) or self._keep(match.group(*_INPUT))
+        last = leaves.get(given) or self._keep(match.group(*_OUTPUT))
         parameters = _NOTHING
         if parameter is not None:
-            leaf = leaves.get(weight) or self._quick_leaf(match.group(*_PARAMETER))
+            leaf = self._quick_leaf(match.group(*_PARAMETER))
             if leaf is None:
                 return None
             parameters = {self._texts.setdefault(parameter, parameter): leaf}
@@ -190,8 +190,17 @@ class EntryReader:
         self._faults.append(f"a tensor's {name} is no text")
         return None
 
+    def _keep(self, fields: tuple[str, ...]) -> Leaf | None:
+        """The leaf of an activation, kept by its text: what one module puts out the next one takes in."""
+        leaf = self._quick_leaf(fields)
+        if leaf is not None:
+            if len(self._leaves) > _KEPT:
+                self._leaves.clear()
+            self._leaves[fields[0]] = leaf
+        return leaf
+
     def _quick_leaf(self, fields: tuple[str, ...]) -> Leaf | None:
-        """The leaf of a text and its six fields; what one module puts out the next one takes in, so it is kept."""
+        """The leaf of a text and its six fields; None where only the other way can read it."""
         text, dtype, sizes, high, low, mean, norm = fields
         shape = self._shapes.get(sizes)
         if shape is None:
@@ -203,16 +212,13 @@ class EntryReader:
         if ".," in text or ".e" in text:
             return None  # "1." is a number for float(), and none for JSON
         try:
-            leaf = _make_leaf(Leaf, (dtype, shape, float(high), float(low), float(mean), float(norm), None, None))
+            return _make_leaf(Leaf, (dtype, shape, float(high), float(low), float(mean), float(norm), None, None))
         except ValueError:  # null, or no number at all
-            try:
-                leaf = Leaf(dtype, shape, _number(high), _number(low), _number(mean), _number(norm))
-            except ValueError:
-                return None
-        if len(self._leaves) > _KEPT:
-            self._leaves.clear()
-        self._leaves[text] = leaf
-        return leaf
+            pass
+        try:
+            return Leaf(dtype, shape, _number(high), _number(low), _number(mean), _number(norm))
+        except ValueError:
+            return None
 
     def _quick_shape(self, sizes: str) -> tuple[int, ...] | None:
         words = [word.strip() for word in sizes.split(",")]
