@@ -239,6 +239,8 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("consistency: --ray needs Ray, which cannot be imported here")
     assert main(["compare", "a", "b", "--ray", "--noise", "c"]) == 2
+    assert main(["compare", "a", "b", "--ship"]) == 2
+    assert main(["collect", "-o", str(tmp_path / "o"), "--generate", "a", "--train", "b", "--ship"]) == 2
     assert not list(tmp_path.iterdir())
 
 

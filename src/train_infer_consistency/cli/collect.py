@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .compare import add_ship, tell_node
+from .compare import add_ship, check_ship, tell_node
 from .output import note, print_json, progress, table
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     from ..hosts.sources import labelled
     from ..pairing.mapping import RankMap
 
+    check_ship(options)
     everything = options.steps == "all"
     steps = options.steps if isinstance(options.steps, frozenset) else None
     choice = Choice(options.request, steps, everything, RankMap.parse(options.map) if options.map else None)

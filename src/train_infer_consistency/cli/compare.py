@@ -66,6 +66,18 @@ def add_ship(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_ship(options: argparse.Namespace) -> None:
+    """Refuse ``--ship`` alone.
+
+    Raises:
+        UsageError: there is no cluster to send anything to.
+    """
+    if options.ship and not options.ray:
+        from ..errors import UsageError
+
+        raise UsageError("--ship is for --ray", "add --ray, or leave it out")
+
+
 def tell_node(text: str) -> None:
     """Say what a node lacks, on standard error."""
     note(f"consistency: {text}")
@@ -79,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
     from ..dumps.reader import paused_collector
     from ..reporting import terminal
 
+    check_ship(options)
     wanted = {"page": options.output, "csv": options.csv, "junit": options.junit, "view": options.msprobe_view}
     if any(wanted.values()):
         from ..reporting.write import check
