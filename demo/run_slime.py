@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from demo.rollouts import sglang
 from demo.run import CONSISTENCY, ROOT, WORDS, Demo
 from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
 
@@ -70,15 +70,8 @@ class SlimeDemo(Demo):
     def generate(self) -> None:
         """Let SGLang answer the prompt, as often as there are ranks."""
         self.say("the prompt through SGLang's engine")
-        path = os.pathsep.join(map(str, (ROOT / "demo" / "sglang_cpu" / "site", self.site, ROOT)))
-        env = self.environment() | {
-            "PYTHONPATH": path,
-            "SGLANG_MSPROBE_DUMP": "1",
-            "MSPROBE_GENERATE_CONFIG": str(self._write_config("generate", self.root / "generate")),
-            "MSPROBE_MIN_DUMP_TOKENS": "2",
-            "SGLANG_USE_CPU_ENGINE": "1",
-            **self._common(),
-        }
+        config = self._write_config("generate", self.root / "generate")
+        env = sglang.environment(self.environment(), self.site, config) | {"MSPROBE_MIN_DUMP_TOKENS": "2"}
         self._worker("slime_generate", [self.model, self.requests, str(RANKS)], env, "generate")
 
     def train_ranks(self) -> None:
@@ -93,7 +86,10 @@ class SlimeDemo(Demo):
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "0",
             "DIST_INIT_METHOD": f"file://{self.folder / 'ranks.store'}",
-            **self._common(),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "TORCHDYNAMO_DISABLE": "1",
+            "HF_HUB_OFFLINE": "1",
         }
         with ThreadPoolExecutor(RANKS) as pool:
             list(pool.map(lambda rank: self._train_rank(rank, env), range(RANKS)))
@@ -109,9 +105,6 @@ class SlimeDemo(Demo):
         self.say("consistency compare")
         report = ["-o", str(self.folder / "report")]
         return subprocess.run([*CONSISTENCY, "compare", *trees, *report], check=False).returncode
-
-    def _common(self) -> dict[str, str]:
-        return {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
 
     def _write_config(self, name: str, dumps: Path) -> Path:
         statistics = {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"], "summary_mode": "statistics"}

@@ -6,53 +6,21 @@ prompt's and the answers' tokens. The woven runner takes its switches from the e
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-PROMPT = "A train leaves at noon and runs at 60 km/h; where is it at three o'clock?"
-RESPONSE = 4
-#: What a collection run needs (eager, no prefix cache, whole prompts, one request at a time), then what a CPU needs.
-ENGINE: dict[str, Any] = {
-    "disable_cuda_graph": True,
-    "disable_radix_cache": True,
-    "chunked_prefill_size": -1,
-    "max_running_requests": 1,
-    "device": "cpu",
-    "dtype": "float32",
-    "attention_backend": "torch_native",
-    "sampling_backend": "pytorch",
-    "grammar_backend": "none",
-    "skip_tokenizer_init": True,
-    "max_total_tokens": 1024,
-    "mem_fraction_static": 0.5,
-    "random_seed": 1,
-}
+from demo.generate import RESPONSE, tokenize
+from demo.rollouts.sglang import answer
 
 
-def serve(model: str, copies: int) -> list[dict[str, Any]]:
-    """Build the engine and let it answer.
-
-    Args:
-        model: its folder.
-        copies: how many answers.
-
-    Returns:
-        A record for each answer: ``prompt`` and ``response``, both as token ids.
-    """
-    tokenizer: Any = importlib.import_module("transformers").AutoTokenizer.from_pretrained(model)
-    prompt = list(tokenizer.encode(PROMPT))
-    engine: Any = importlib.import_module("sglang.srt.entrypoints.engine").Engine(model_path=model, **ENGINE)
-    try:
-        sampling = {"max_new_tokens": RESPONSE, "temperature": 1.0, "ignore_eos": True}
-        outputs = engine.generate(input_ids=[prompt] * copies, sampling_params=sampling)
-    finally:
-        engine.shutdown()
-    return [{"prompt": prompt, "response": output["output_ids"]} for output in outputs]
+def main(model: str, requests: str, copies: int) -> None:
+    """See the module; the prompt is the longest of the demo's."""
+    prompt = max(tokenize(model).values(), key=len)
+    answers = answer(model, "", {f"sample-{number}": prompt for number in range(copies)}, RESPONSE)
+    Path(requests).write_text(json.dumps([{"prompt": prompt, "response": tokens} for tokens in answers.values()]))
 
 
 if __name__ == "__main__":
     # SGLang starts processes that import this module anew.
-    Path(sys.argv[2]).write_text(json.dumps(serve(sys.argv[1], int(sys.argv[3]))))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

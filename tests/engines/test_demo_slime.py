@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from demo.generate import RESPONSE
 from demo.run import CONSISTENCY
 from demo.run_slime import RANKS, SlimeDemo, main
-from demo.slime_generate import RESPONSE
 from tests.conftest import NO_SOURCE
 from train_infer_consistency.capture.log import prompt_hash
 from train_infer_consistency.errors import EvidenceError

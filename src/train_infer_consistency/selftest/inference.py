@@ -38,13 +38,16 @@ def tokenize(model: str) -> dict[str, list[int]]:
     return {request_id(text): list(tokenizer.encode(text)) for text in PROMPTS}
 
 
-def serve_vllm(model: str, config: str, prompts: Mapping[str, list[int]], dtype: str) -> Answers:
-    """Let vLLM answer, greedily; eager, and nothing of a prompt comes from another.
+def serve_vllm(
+    model: str, config: str, prompts: Mapping[str, list[int]], length: int, dtype: str = "float32"
+) -> Answers:
+    """Let vLLM answer, greedily and one prompt at a time; eager, and nothing of a prompt comes from another.
 
     Args:
         model: its folder.
         config: msprobe's file.
         prompts: token ids by request id.
+        length: of each answer, in tokens.
         dtype: of weights and activations.
 
     Returns:
@@ -64,7 +67,7 @@ def serve_vllm(model: str, config: str, prompts: Mapping[str, list[int]], dtype:
         num_gpu_blocks_override=32,
         disable_log_stats=True,
     )
-    sampling = vllm.SamplingParams(temperature=0, max_tokens=RESPONSE, ignore_eos=True)
+    sampling = vllm.SamplingParams(temperature=0, max_tokens=length, ignore_eos=True)
     answers = {}
     for name, tokens in prompts.items():
         llm.llm_engine.add_request(name, {"prompt_token_ids": tokens}, sampling)
@@ -76,7 +79,9 @@ def serve_vllm(model: str, config: str, prompts: Mapping[str, list[int]], dtype:
     return answers
 
 
-def serve_sglang(model: str, _config: str, prompts: Mapping[str, list[int]], dtype: str) -> Answers:
+def serve_sglang(
+    model: str, _config: str, prompts: Mapping[str, list[int]], length: int, dtype: str = "float32"
+) -> Answers:
     """Let SGLang answer, as :func:`serve_vllm`; msprobe's file is named by its environment."""
     torch: Any = importlib.import_module("torch")
     engine_module: Any = importlib.import_module("sglang.srt.entrypoints.engine")
@@ -100,7 +105,7 @@ def serve_sglang(model: str, _config: str, prompts: Mapping[str, list[int]], dty
     if not torch.cuda.is_available() and not (npu is not None and npu.is_available()):
         settings |= {"device": "cpu", "attention_backend": "torch_native"}
     engine = engine_module.Engine(**{name: value for name, value in settings.items() if name in known})
-    sampling = {"temperature": 0, "max_new_tokens": RESPONSE, "ignore_eos": True}
+    sampling = {"temperature": 0, "max_new_tokens": length, "ignore_eos": True}
     try:
         outputs = [
             engine.generate(input_ids=tokens, rid=name, sampling_params=sampling) for name, tokens in prompts.items()
@@ -110,16 +115,13 @@ def serve_sglang(model: str, _config: str, prompts: Mapping[str, list[int]], dty
     return {output["meta_info"]["id"]: list(output["output_ids"]) for output in outputs}
 
 
-DRIVERS: dict[str, Callable[[str, str, Mapping[str, list[int]], str], Answers]] = {
-    "vllm": serve_vllm,
-    "sglang": serve_sglang,
-}
+DRIVERS: dict[str, Callable[..., Answers]] = {"vllm": serve_vllm, "sglang": serve_sglang}
 
 
 def main(engine: str, model: str, config: str, requests: str, dtype: str) -> None:
     """See the module."""
     prompts = tokenize(model)
-    answers = DRIVERS[engine](model, config, prompts, dtype)
+    answers = DRIVERS[engine](model, config, prompts, RESPONSE, dtype)
     records = [{"request_id": name, "prompt": prompts[name], "response": answers[name]} for name in answers]
     Path(requests).write_text(json.dumps(records), encoding="utf-8")
 
