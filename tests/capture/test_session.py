@@ -117,7 +117,7 @@ def test_no_step_is_claimed_once_msprobe_has_ended(process: Process) -> None:
     assert [(line["step"], line["skipped"]) for line in lines(process)] == [(None, "step-filter")]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(st.sets(st.integers(0, 6), min_size=1), st.lists(st.booleans(), max_size=9))
 def test_a_line_claims_a_step_exactly_if_its_dump_is_there(
     tmp_path_factory: pytest.TempPathFactory, steps: set[int], forwards: list[bool]
@@ -144,12 +144,13 @@ def test_a_line_claims_a_step_exactly_if_its_dump_is_there(
         assert all(line["dump"] == f"step{line['step']}/rank0" for line in written if line["step"] is not None)
 
 
-def test_the_rank_filter_is_a_reason(process: Process) -> None:
+@pytest.mark.parametrize(("rank", "outcome"), [(0, (None, "rank-filter")), (1, (0, None))])
+def test_the_rank_filter_is_a_reason(process: Process, rank: int, outcome: tuple[int | None, str | None]) -> None:
     process.write_config(rank=[1])
-    process.torch.distributed.rank, process.torch.distributed.world = 0, 2
+    process.torch.distributed.rank, process.torch.distributed.world = rank, 2
     session = opened(process)
     forward(session, process, "a")
-    assert [(line["step"], line["skipped"]) for line in lines(process)] == [(None, "rank-filter")]
+    assert [(line["step"], line["skipped"]) for line in lines(process)] == [outcome]
 
 
 def test_a_rank_filter_for_ranks_that_do_not_exist_is_refused(process: Process, refusal: Refusal) -> None:
@@ -359,6 +360,25 @@ def test_a_rank_that_dumped_before_is_refused(process: Process, refusal: Refusal
     process.restart()
     process.torch.distributed.rank = 1
     opened(process)
+
+
+def test_processes_without_a_rank_do_not_stand_in_each_others_way(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without torch.distributed a dump's folder has the process's own number."""
+    process.env(CONSISTENCY_RUN_ID="r")
+    pid = os.getpid()
+    for number in range(2):
+        process.restart()
+        monkeypatch.setattr(os, "getpid", lambda number=number: pid + number)
+        session = opened(process)
+        forward(session, process, f"process {number}")
+        assert session.log is not None
+        session.log.close()
+    assert {line["dump"]: line["name"] for line in lines(process)} == {
+        f"step0/proc{pid}": "process 0",
+        f"step0/proc{pid + 1}": "process 1",
+    }
 
 
 def test_another_run_is_refused(process: Process, refusal: Refusal) -> None:
