@@ -17,6 +17,8 @@ ENGINE =
 STRATEGY =
 FAULT =
 TASK =
+# Seconds after which one of verl's training loops is given up (900).
+TIMEOUT =
 
 # More arguments for pytest, for example ARGS="-k weave -x".
 ARGS =
@@ -66,10 +68,10 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle demo demo-slime test test-engines mutants bench lint lock clean
+.PHONY: help setup wheels bundle demo demo-loop demo-fully-async demo-slime test test-engines mutants bench lint lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: .venv/dev.stamp ## create .venv with this package (editable) and what tests and lint need; runs once
 
@@ -83,6 +85,12 @@ demo: .venv-engines/engines.stamp $(if $(filter vllm,$(ENGINE)),.venv-engines-vl
 demo: ## two engines on a CPU, compared, in dist/demo; ENGINE=vllm STRATEGY=fsdp FAULT=stale-weight TASK=tensor
 	@$(ENGINES)/python -m demo.run $(if $(ENGINE),--engine $(ENGINE)) $(if $(STRATEGY),--strategy $(STRATEGY)) \
 	  $(if $(FAULT),--fault $(FAULT)) $(if $(TASK),--task $(TASK))
+
+demo-loop: .venv-engines/engines.stamp ## a step of verl's own training loop (Ray, agent loop, weight sync) on a CPU, compared, in dist/demo-loop
+	@$(ENGINES)/python -m demo.run_loop $(if $(TIMEOUT),--timeout $(TIMEOUT))
+
+demo-fully-async: .venv-engines/engines.stamp ## the same with verl's fully asynchronous trainer, two steps, in dist/demo-fully-async
+	@$(ENGINES)/python -m demo.run_loop fully-async $(if $(TIMEOUT),--timeout $(TIMEOUT))
 
 demo-slime: .venv-engines/engines.stamp ## SGLang and slime's actor on a CPU, compared; STACK=slime-0.2.2 SOURCE_slime=PATH
 	@$(ENGINES)/python -m demo.run_slime $(if $(filter slime-%,$(STACK)),--stack $(STACK))

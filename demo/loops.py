@@ -1,0 +1,165 @@
+"""verl's training loops as the demo runs them: what they are and how they are configured (see run_loop.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from demo.generate import PROMPTS, RESPONSE
+
+#: Answers to each prompt, each of them a request of its own.
+ANSWERS = 2
+REWARD = Path(__file__).resolve().parent / "verl_cpu" / "reward.py"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One of verl's training loops.
+
+    Attributes:
+        name: as in ``make demo-NAME``.
+        main: its module.
+        strategy: of the FSDP engine.
+        kind: of both engines' numbers.
+        npus: that Ray is told of.
+        overrides: of its configuration, beyond those of both loops.
+    """
+
+    name: str
+    main: str
+    strategy: str
+    kind: str
+    npus: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+LOOPS = {
+    loop.name: loop
+    for loop in (
+        # float32, in which the two engines must agree to the last few bits.
+        Loop(
+            "loop",
+            "verl.trainer.main_ppo",
+            "fsdp",
+            "float32",
+            1,
+            {
+                "data.train_batch_size": len(PROMPTS),
+                "actor_rollout_ref.actor.ppo_mini_batch_size": len(PROMPTS),
+                "trainer.total_training_steps": 1,
+            },
+        ),
+        # bfloat16, in which FSDP2 hands its weights to the rollout whatever it computes in.
+        Loop(
+            "fully-async",
+            "verl.experimental.fully_async_policy.fully_async_main",
+            "fsdp2",
+            "bfloat16",
+            2,
+            {
+                "actor_rollout_ref.hybrid_engine": False,
+                "actor_rollout_ref.actor.ppo_mini_batch_size": len(PROMPTS) // 2,
+                "actor_rollout_ref.rollout.checkpoint_engine.backend": "zmq",
+                "+actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "verl_cpu.sync",
+                "algorithm.rollout_correction": "null",
+                "async_training.staleness_threshold": 0,
+                "async_training.trigger_parameter_sync_step": 1,
+                "async_training.partial_rollout": False,
+                "data.train_batch_size": 0,
+                "rollout.n": ANSWERS,
+                "rollout.nnodes": 1,
+                "rollout.n_gpus_per_node": 1,
+                "rollout.total_rollout_steps": len(PROMPTS),
+            },
+        ),
+    )
+}
+
+
+def overrides(loop: Loop, folder: Path, places: Mapping[str, Path]) -> list[str]:
+    """Return a loop's configuration, as Hydra's command line has it.
+
+    Args:
+        loop: which.
+        folder: for what it writes.
+        places: ``model``, ``prompts``, ``ray`` (Ray's folder), ``config`` (msprobe's file for the rollout).
+    """
+    model, actor, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
+    kind = {"float32": "fp32", "bfloat16": "bf16"}[loop.kind]
+    precision = {"param_dtype": kind, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    values = {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": places["prompts"],
+        "data.val_files": places["prompts"],
+        "data.max_prompt_length": 160,
+        "data.max_response_length": RESPONSE,
+        "data.filter_overlong_prompts": False,
+        "data.dataloader_num_workers": 0,
+        "data.shuffle": False,
+        f"{model}.path": places["model"],
+        f"+{model}.override_config.attn_implementation": "eager",
+        f"{model}.use_remove_padding": True,
+        f"{model}.enable_gradient_checkpointing": False,
+        f"{actor}.strategy": loop.strategy,
+        f"{actor}.use_torch_compile": False,
+        f"+{actor}.fsdp_config.mixed_precision": precision,
+        f"{actor}.ppo_micro_batch_size_per_gpu": 1,
+        # So large that the next weights are others in bfloat16 too.
+        f"{actor}.optim.lr": 1e-3,
+        f"{rollout}.name": "vllm",
+        f"{rollout}.n": ANSWERS,
+        f"{rollout}.dtype": loop.kind,
+        f"{rollout}.tensor_model_parallel_size": 1,
+        f"{rollout}.log_prob_micro_batch_size_per_gpu": 1,
+        f"{rollout}.agent.num_workers": 1,
+        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": 16,
+        f"{rollout}.ignore_eos": True,
+        # One prompt in a prefill, and all of it.
+        f"{rollout}.max_num_seqs": 1,
+        f"{rollout}.enable_prefix_caching": False,
+        f"{rollout}.enable_chunked_prefill": False,
+        f"{rollout}.max_model_len": 256,
+        f"{rollout}.max_num_batched_tokens": 256,
+        # The stand-in has neither graphs nor a memory that can be given back.
+        f"{rollout}.enforce_eager": True,
+        f"{rollout}.free_cache_engine": False,
+        f"+{rollout}.enable_sleep_mode": False,
+        f"+{rollout}.engine_kwargs.vllm.num_gpu_blocks_override": 16,
+        f"+{rollout}.engine_kwargs.vllm.additional_config.dump_config_path": places["config"],
+        "reward.num_workers": 1,
+        "reward.custom_reward_function.path": REWARD,
+        "trainer.logger": ["console", "file"],
+        "trainer.n_gpus_per_node": 1,
+        "trainer.nnodes": 1,
+        "trainer.total_epochs": 1,
+        "trainer.test_freq": -1,
+        "trainer.save_freq": -1,
+        "trainer.val_before_train": False,
+        "trainer.balance_batch": False,
+        "trainer.resume_mode": "disable",
+        "trainer.default_local_dir": folder / "checkpoints",
+        "+ray_kwargs.ray_init.address": "local",
+        # Said to be there: verl's actors ask for many, and wait in silence for what is not to be had.
+        "ray_kwargs.ray_init.num_cpus": 64,
+        "+ray_kwargs.ray_init.num_gpus": 0,
+        "+ray_kwargs.ray_init.resources.NPU": loop.npus,
+        "+ray_kwargs.ray_init.object_store_memory": 256 << 20,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init._temp_dir": places["ray"],
+        "hydra.run.dir": folder / "hydra",
+        "hydra.output_subdir": "null",
+        **loop.overrides,
+    }
+    return [f"{name}={_spell(value)}" for name, value in values.items()]
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_spell(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_spell, value)) + "]"
+    if isinstance(value, Path):
+        return "'" + str(value).replace("'", "\\'") + "'"
+    return str(value).lower() if isinstance(value, bool) else str(value)
