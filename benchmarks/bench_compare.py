@@ -213,6 +213,7 @@ class Cost(NamedTuple):
 def measure(command: list[str], folder: Path, accepted: set[int]) -> Cost:
     """Run a command once."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package, msprobe's or ours, has its bytecode
     start = time.perf_counter()
     with (folder / "output.txt").open("w") as output:
         child = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder, env=environment)
