@@ -169,11 +169,12 @@ def test_a_chunk_that_was_packed_has_a_last_chunk_too(on: Process, session: Sgla
     forwards = (
         batch([[1, 2], PROMPT], wholes=[2, 12]),
         batch([[1, 2, 3, 4]], prefixes=[8]),
-        # Another prompt, of which as much is in the prefix cache.
+        # Other prompts, of which as much is in the prefix cache as either chunk left there.
         batch([[7]], prefixes=[12]),
+        batch([[7]], prefixes=[8]),
     )
     lines = [run(on, session, runner, forward) for forward in forwards]
-    assert [line["skipped"] for line in lines] == ["packed", "chunked", "cached-prefix"]
+    assert [line["skipped"] for line in lines] == ["packed", "chunked", "cached-prefix", "cached-prefix"]
 
 
 def test_a_draft_model_leaves_its_targets_forwards_what_they_are(
