@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from train_infer_consistency.comparing.compare import Options, compare_shards
 from train_infer_consistency.comparing.rows import Shard
 from train_infer_consistency.dumps.reader import read_rank
+from train_infer_consistency.dumps.tensors import read_tensor
 from train_infer_consistency.errors import EvidenceError
 
+from ..dumps import pt_files
 from .cases import Data, dump_of, find, leaves, scale, step0
 
 QUIET = settings(
@@ -57,18 +60,20 @@ def test_shuffled_entries_ranks_and_files_change_nothing(dumps: Path, tmp_path: 
     assert found.verdict == "consistent"
 
 
-@pytest.fixture(scope="module")
-def lone_difference(dumps: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+@pytest.fixture(scope="module", params=["stat", "md5"])
+def lone_difference(dumps: Path, request: pytest.FixtureRequest) -> tuple[Path, bytes]:
     """A pair that differs in one row of one module only, so that losing this row would hide it; the second's bytes."""
     look = dumps / "lookalike"
-    content = json.loads(dump_of(look / "verl_fsdp1_fp32_stat").read_text())
+    content = json.loads(dump_of(look / f"verl_fsdp1_fp32_{request.param}").read_text())
 
     def off(data: Data) -> None:
         for leaf in leaves(find(data, LAYER.format(1) + "mlp.down_proj")["output"]):
             scale(leaf, 1.2)
+            if "md5" in leaf:
+                leaf["md5"] = "0badcafe"
 
     off(content["data"])
-    return dump_of(look / "vllm_fp32_stat"), json.dumps(content, indent=1).encode()
+    return dump_of(look / f"vllm_fp32_{request.param}"), json.dumps(content, indent=1).encode()
 
 
 def judge(inference: Path, training: Path) -> str:
@@ -137,3 +142,38 @@ def test_a_lost_entry_or_number_is_never_better(
     target = tmp_path / "dump.json"
     target.write_text(json.dumps(content, indent=1))
     assert judge(inference, target) in ("different", "insufficient")
+
+
+@pytest.fixture(scope="module")
+def lone_tensor(dumps: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The same with elements: the inference side's dump, the training side's rank folder, and the file that differs."""
+    pair = dumps / "lookalike" / "tensor_pair"
+    rank = tmp_path_factory.mktemp("tensors") / "rank0"
+    shutil.copytree(dump_of(pair / "fsdp1").parent, rank)
+    (path,) = (rank / "dump_tensor_data").glob("*layers.1.*mlp.down_proj.Linear.forward.0.output.0.pt")
+    whole = read_tensor(path).array
+    path.chmod(0o644)
+    off = (whole * 1.2).astype("<f4")
+    pt_files.write(path, pt_files.pickled(pt_files.tensor("FloatStorage", off.size, off.shape)), {"0": off.tobytes()})
+    return dump_of(pair / "infer"), rank, path
+
+
+@settings(QUIET, max_examples=60)
+@given(data=st.data())
+def test_a_damaged_byte_of_a_tensor_never_hides_a_difference(
+    lone_tensor: tuple[Path, Path, Path], data: st.DataObject
+) -> None:
+    inference, rank, path = lone_tensor
+    damaged = data.draw(st.sampled_from([path, rank / "dump.json"]))
+    good = damaged.read_bytes()
+    assert judge(inference, rank) == "different"
+    start = good.index(b"layers.1._fsdp_wrapped_module.mlp.down_proj.Linear") - 80 if damaged != path else 0
+    place = data.draw(st.integers(start, min(start + 2500, len(good) - 1)))
+    damaged.chmod(0o644)
+    try:
+        changed = bytearray(good)
+        changed[place] = data.draw(st.integers(0, 255))
+        damaged.write_bytes(bytes(changed))
+        assert judge(inference, rank) in ("different", "insufficient")
+    finally:
+        damaged.write_bytes(good)
