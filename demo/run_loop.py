@@ -148,6 +148,7 @@ class LoopDemo(Demo):
             yield Path(short)
 
     def loop_environment(self) -> dict[str, str]:
+        """The environment of every process of the loop: verl hands it on through Ray, and vLLM to its workers."""
         inherited = {name: value for name, value in self.environment().items() if not name.startswith(FOREIGN)}
         return self.rollout.environment(inherited, self.tree, Path()) | {
             "VERL_USE_EXTERNAL_MODULES": "verl_cpu,verl_cpu.cluster",
