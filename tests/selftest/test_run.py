@@ -84,6 +84,7 @@ def test_vllm_by_itself_is_run_only_without_vllm_ascend(tmp_path: Path) -> None:
 
 def test_one_engine_that_is_named(tmp_path: Path) -> None:
     assert ready(tmp_path, ALL, WOVEN, "sglang") == (["sglang"], {})
+    assert ready(tmp_path / "b", ALL, WOVEN, "vllm") == ([], {"vllm": "vllm-ascend's runner takes its place here"})
 
 
 @pytest.mark.parametrize(("gone", "words"), [("torch", "this Python has no torch"), ("msprobe", "mindstudio-probe")])
@@ -122,11 +123,21 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("statuses", "status"), [([], 3), ([0], 0), ([0, 0], 0), ([0, 1], 1), ([3, 0], 3), ([1, 3], 1)]
+    ("statuses", "steps", "status"),
+    [
+        ([], [], 3),
+        ([0], [], 0),
+        ([0, 0], ["done", "not run"], 0),
+        ([0, 1], [], 1),
+        ([3, 0], [], 3),
+        ([3, 1], [], 1),
+        ([0], ["failed"], 3),
+        ([1], ["failed"], 1),
+    ],
 )
-def test_status_is_that_of_the_comparisons(statuses: list[int], status: int, tmp_path: Path) -> None:
+def test_status_is_that_of_the_comparisons(statuses: list[int], steps: list[Any], status: int, tmp_path: Path) -> None:
     verdicts = [Verdict("vllm", one, "consistent", "") for one in statuses]
-    result = Result(tmp_path, found(), doctor({}), verdicts=verdicts)
+    result = Result(tmp_path, found(), doctor({}), "", [Step("a", one) for one in steps], verdicts)
     assert result.status == status
     assert headline(result).endswith(f"status {status}")
 

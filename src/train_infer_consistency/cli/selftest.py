@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the verb: compare's status; 3 where nothing was compared."""
+    """Run the verb: 0 all that ran agree, 1 an engine differs, 3 one failed, or nothing was compared."""
     from ..selftest.report import render, to_json
     from ..selftest.run import SelfTest
 

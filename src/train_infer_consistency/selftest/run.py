@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..errors import EvidenceError, UnfinishedError, UsageError
+from ..errors import EvidenceError, FoundError, UnfinishedError, UsageError
 from ..overlay.doctor import Report as Doctor
 from ..overlay.doctor import examine
 from ..overlay.lock import load_lock
@@ -95,10 +95,12 @@ class Result:
 
     @property
     def status(self) -> int:
-        """Compare's, the first that is not 0; 3 where nothing was compared."""
-        if not self.verdicts:
-            return EvidenceError.status
-        return next((one.status for one in self.verdicts if one.status), 0)
+        """1 where an engine differs, else 3 where one failed or could not be judged or none was compared, else 0."""
+        statuses = {one.status for one in self.verdicts}
+        if FoundError.status in statuses:
+            return FoundError.status
+        failed = any(step.outcome == "failed" for step in self.steps)
+        return EvidenceError.status if failed or statuses != {0} else 0
 
 
 class SelfTest:
@@ -158,7 +160,7 @@ class SelfTest:
             if self._engine not in ("", engine.name):
                 continue
             why = common or why_not(engine, packages, rows) or dumper
-            if engine.name == "vllm" and "vllm_ascend" in packages and not self._engine:
+            if engine.name == "vllm" and "vllm_ascend" in packages:
                 why = "vllm-ascend's runner takes its place here"
             if why:
                 result.steps.append(Step(engine.name, "not run", detail=why))
