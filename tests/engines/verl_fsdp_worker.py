@@ -137,13 +137,14 @@ class Rollout:
 
 
 class Now:
-    """A worker group in which every rank drives its own worker, and all get the answer of the rank that has one.
+    """A worker group in which every rank drives its own worker, and all get the answer of the ranks that have one.
 
-    What does not block in Ray is wrapped as Ray wraps it.
+    What does not block in Ray is wrapped as Ray wraps it. With data parallel ranks each gets its part of the batch, as
+    verl's dispatch cuts it.
     """
 
-    def __init__(self, worker: Any, deferred: bool = False) -> None:
-        self._worker, self._deferred = worker, deferred
+    def __init__(self, worker: Any, deferred: bool = False, parts: int = 1) -> None:
+        self._worker, self._deferred, self._parts = worker, deferred, parts
 
     def __getattr__(self, name: str) -> Any:
         if name == "async_calls_finalize_fn_exec":
@@ -151,11 +152,17 @@ class Now:
         method = getattr(self._worker, name)
 
         def call(*args: Any) -> Any:
+            tools: Any = importlib.import_module("verl.utils.tensordict_utils")
+            if self._parts > 1:
+                rank = torch.distributed.get_rank()
+                args = tuple(tools.chunk_tensordict(batch, self._parts)[rank] for batch in args)
             answers = [method(*args)]
             if torch.distributed.get_world_size() > 1:
                 own, answers = answers[0], [None] * torch.distributed.get_world_size()
                 torch.distributed.all_gather_object(answers, own)
-            (answer,) = [answer for answer in answers if answer is not None]
+            answers = [answer for answer in answers if answer is not None]
+            assert len(answers) == self._parts
+            answer = answers[0] if self._parts == 1 else tools.concat_tensordict(answers)
             return SimpleNamespace(get=lambda: answer) if self._deferred else answer
 
         return call
@@ -193,7 +200,9 @@ class Scenario:
         trainer.checkpoint_manager = SimpleNamespace(update_weights=rollout.update_weights, sleep_replicas=lambda: None)
         self.workers = [workers.ActorRolloutRefWorker(config.actor_rollout_ref, "actor")]
         self.workers[0].init_model()
-        trainer.actor_rollout_wg = Now(self.workers[0])
+        is_sharded = config.actor_rollout_ref.actor.strategy.startswith("fsdp")
+        parts = torch.distributed.get_world_size() if is_sharded else 1
+        trainer.actor_rollout_wg = Now(self.workers[0], parts=parts)
         if trainer.use_reference_policy and not trainer.ref_in_actor:
             self.workers.append(workers.ActorRolloutRefWorker(config.actor_rollout_ref, "ref"))
             self.workers[-1].init_model()
