@@ -53,6 +53,10 @@ def end_descendants() -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.1)
+    # What was left to this process is its to bury: nobody else might.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def main(command: list[str]) -> int:
