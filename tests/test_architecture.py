@@ -34,8 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "hosts": COMMON | {"cluster", "dumps", "pairing", "comparing"},
     "reporting": COMMON | {"dumps", "pairing", "comparing"},
     "selftest": COMMON | {"overlay", "capture"},
+    "launch": COMMON | {"overlay"},
     "cli": COMMON
-    | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting", "hosts", "selftest"},
+    | {"resources", "overlay", "wheels", "dumps", "pairing", "comparing", "reporting", "hosts", "selftest", "launch"},
     "__main__": {"cli"},
 }
 
@@ -45,6 +46,7 @@ OPTIONAL: dict[str, set[str]] = {
     "hosts": {"ray"},
     "overlay": {"packaging", "ray"},
     "capture": {"msprobe", "torch"},
+    "launch": {"yaml"},
     "dumps": {"numpy"},
     "comparing": {"numpy"},
     "reporting": {"plotly"},

@@ -1,0 +1,32 @@
+"""The rules, one module for each part of a run; a module is imported for the scenarios that need it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..run import SCENARIOS, SLIME, VERL_FULLY_ASYNC, VERL_HYBRID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..rule import Rule
+
+#: Scenario -> the modules with its rules; "" is any run, and parts of one.
+MODULES: dict[str, tuple[str, ...]] = {
+    "": (),
+    VERL_HYBRID: (),
+    VERL_FULLY_ASYNC: (),
+    SLIME: (),
+}
+
+
+def rules_of(scenario: str) -> list[Rule]:
+    """The rules of a scenario, and those of any run, by code."""
+    names = dict.fromkeys(MODULES[""] + (MODULES[scenario] if scenario else ()))
+    found = [rule for name in names for rule in import_module(f".{name}", __name__).RULES]
+    return sorted(found, key=lambda rule: rule.code)
+
+
+def all_rules() -> list[Rule]:
+    """Every rule once, by code."""
+    found = {rule.code: rule for scenario in SCENARIOS for rule in rules_of(scenario)}
+    return sorted(found.values(), key=lambda rule: rule.code)
