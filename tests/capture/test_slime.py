@@ -333,3 +333,19 @@ def test_what_would_dump_the_wrong_thing_or_hang(
 ) -> None:
     process.env(PROMPTS_ONLY="1")
     assert word in refusal(lambda: Actor(process, **args))
+
+
+@pytest.mark.parametrize("args", [{"use_critic": True}, {"qkv_format": "bshd"}])
+def test_slimes_own_pass_needs_no_refusal(process: Process, slime: Slime, args: dict[str, Any]) -> None:
+    """A critic trains along, and a format that pads is the run's own."""
+    actor = Actor(process, **args)
+    actor.train_actor(0, rollout([(4, 3)]))
+    assert actor.trained == [0]
+    assert [line["step"] for line in lines(process)] == [None, 0]
+
+
+def test_a_rollout_without_sample_indices(process: Process, slime: Slime) -> None:
+    data = rollout([(4, 3)])
+    del data["sample_indices"]
+    Actor(process).train_actor(0, data)
+    assert lines(process)[1]["requests"][0]["sample_index"] is None
