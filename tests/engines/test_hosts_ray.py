@@ -114,7 +114,7 @@ def test_tensors_are_moved_and_nothing_is_left(cluster: Any, base: Path, tmp_pat
     for module in (*found["modules"], *wanted["modules"]):
         for row in module["rows"]:
             if row["tensor"] is not None:  # its last digit is a matter of how many threads the sum was divided among
-                row["tensor"]["cosine"] = round(row["tensor"]["cosine"], 9)
+                row["tensor"]["cosine"] = round(row["tensor"]["cosine"] or 0.0, 9)
     assert comparable(found, places(found)) == comparable(wanted, {})
     assert any(row["evidence"] == "tensors" for module in found["modules"] for row in module["rows"])
 
