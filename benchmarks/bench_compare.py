@@ -252,7 +252,8 @@ def contest(name: str, infer: Path, train: Path, options: list[str], least: tupl
         f"  time ratio {wall:.1f} by the clock, {cpu:.1f} by the processor (promised: at least {least[0]:g}), "
         f"memory 1/{memory:.1f} (at most 1/{least[1]:g})"
     )
-    return wall >= least[0] and memory >= least[1]
+    # What others take on a busy machine is no time of either: the processor's counts.
+    return cpu >= least[0] and memory >= least[1]
 
 
 def words(costs: list[Cost]) -> str:

@@ -79,10 +79,9 @@ def _lost_from_both(inference: Side, training: Side) -> list[str]:
     A layer of another kind, such as the first dense ones of a mixture of experts, has modules of its own.
     """
     layers: dict[int, set[str]] = {}
-    for side in (inference, training):
-        for module in side.modules.values():
-            if module.template.startswith("layers.#") and not (module.rule and module.rule.uncounted):
-                layers.setdefault(module.numbers[0], set()).add(module.template)
+    for module in {**training.modules, **inference.modules}.values():
+        if module.template.startswith("layers.#") and not (module.rule and module.rule.uncounted):
+            layers.setdefault(module.numbers[0], set()).add(module.template)
     counts = Counter(template for have in layers.values() for template in have)
     rare = {template for template, count in counts.items() if count == len(layers) - 1}
     return [

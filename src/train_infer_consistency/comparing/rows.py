@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..dumps.records import Call, Leaf, RankDump
@@ -57,10 +58,15 @@ class NamedCall(NamedTuple):
     numbers: tuple[int, ...]
 
 
+# Their constructors without the frame of a Python function: a mixture of experts has tens of thousands of each.
+_make_named: Callable[..., NamedCall] = tuple.__new__
+_make_placed: Callable[..., PlacedCall] = tuple.__new__
+
+
 def named_calls(dump: RankDump) -> list[NamedCall]:
     """The module forwards of a dump."""
     return [
-        NamedCall(call, *split_numbers(call.module))
+        _make_named(NamedCall, (call, *split_numbers(call.module)))
         for call in dump.calls
         if call.direction == "forward" and call.kind == "Module"
     ]
@@ -76,7 +82,7 @@ def place_calls(calls: list[NamedCall], dialect: Dialect, notes: list[str]) -> l
     for call, template, numbers in calls:
         plan = dialect.plan(template, call.cls, templates)
         if plan is not None:
-            found.append(PlacedCall(call, plan, numbers))
+            found.append(_make_placed(PlacedCall, (call, plan, numbers)))
             repeated = repeated or call.call != 0
     return _first_calls(found, notes) if repeated else found
 
@@ -108,7 +114,7 @@ def build_rows(
         if known is None or (known.rule is not None and known.rule.uncounted and not rule.uncounted):
             modules[name] = Module(name, plan.template, numbers, rule if plan.known else None)
         for target, kind, slot, parameter, leaf in _leaves(call, plan):
-            integer = leaf.dtype.startswith(_INTEGERS)
+            integer = _is_integer(leaf.dtype)
             if integer and kind != _IDENTITY and not (kind == "input" and rule.target == "embed"):
                 continue  # indices and masks are no activations
             # All parts of a fused module have the same input.
@@ -123,6 +129,11 @@ def build_rows(
             if target and key[0] not in modules:
                 modules[key[0]] = Module(key[0], template_of(key[0]), numbers, _LENT)
     return rows
+
+
+@lru_cache(maxsize=64)
+def _is_integer(dtype: str) -> bool:
+    return dtype.startswith(_INTEGERS)
 
 
 class _Shapes(dict[tuple[int, ...], tuple[int, int]]):
