@@ -100,6 +100,14 @@ def compare(generate: Path, train: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+def dispatched(demo: Demo) -> list[dict[str, Any]]:
+    """The lines of the rollout's log, without those of the pass that some engines warm up with."""
+    (log,) = demo.dump("generate").rglob("dispatch_log.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    first = next(number for number, line in enumerate(lines) if line["skipped"] != "dummy")
+    return lines[first:]
+
+
 def head(found: dict[str, Any]) -> dict[str, Any]:
     """The logits' module, in the pair whose modules are listed."""
     (module,) = (module for module in found["modules"] if module["module"] == "lm_head")
@@ -151,8 +159,7 @@ def test_other_rollout_engines_agree_too_and_a_stale_weight_is_named(
     assert (status, found["verdict"]) == (0, "consistent")
     assert sorted(pair["request_id"] for pair in found["pairs"]["used"]) == sorted(map(request_id, PROMPTS))
     assert found["coverage"] == 1.0
-    (log,) = sound.dump("generate").rglob("dispatch_log.jsonl")
-    skipped = [json.loads(line)["skipped"] for line in log.read_text().splitlines()]
+    skipped = [line["skipped"] for line in dispatched(sound)]
     assert skipped.count(None) == len(PROMPTS), "each prompt whole and alone"
     assert set(skipped) == {None, "decode"}
     status, found = compare(faulty.dump("generate"), sound.dump(FAULTY))
@@ -160,7 +167,7 @@ def test_other_rollout_engines_agree_too_and_a_stale_weight_is_named(
     firsts = [pair["first_difference"] for pair in found["pairs"]["used"]]
     assert [first["module"] for first in firsts] == [FAULTS[STALE].module] * len(PROMPTS)
     # vLLM's compiled products keep the weights packed in a form of their own, out of msprobe's sight.
-    kinds = {"vllm": "output", "sglang": "parameter weight"}
+    kinds = {"vllm": "output", "sglang": "weight"}
     assert {first["kind"] for first in firsts} == {kinds[engine]}
 
 
@@ -186,8 +193,7 @@ def test_vllm_stops_before_anything_is_made_where_there_is_no_tcmalloc(
 
 def test_both_sides_ran_the_woven_files_with_the_same_ids(base: Demo, runs: Callable[[str], Demo]) -> None:
     """Every prompt alone in the rollout, then its decodes; in training the added pass, then upstream's own."""
-    (log,) = base.dump("generate").rglob("dispatch_log.jsonl")
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = dispatched(base)
     assert [line["skipped"] for line in lines] == ([None] + ["decode"] * (RESPONSE - 1)) * len(PROMPTS)
     asked = [line["requests"][0]["request_id"] for line in lines if line["skipped"] is None]
     assert [name.rpartition("-")[0] for name in asked] == [request_id(prompt) for prompt in PROMPTS]
