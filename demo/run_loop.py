@@ -90,6 +90,7 @@ class LoopDemo(Demo):
         """
         self.say(f"{self.loop.main}: Ray, trainer, agent loop, rollout server; one and a half to three minutes")
         log = self.folder / "logs" / "loop"
+        log.parent.mkdir(exist_ok=True)
         with self._ray_folder() as ray:
             places = {"model": self.model, "prompts": self.prompts, "ray": ray, "config": self._configure("generate")}
             command = [sys.executable, "-m", self.loop.main, *overrides(self.loop, self.folder, places)]
