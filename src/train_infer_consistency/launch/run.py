@@ -72,6 +72,11 @@ class Setting:
         self.scope = scope
 
     @property
+    def stored(self) -> Any:
+        """The value, or its :class:`Unknown`; for readers. A rule asks for :attr:`value`."""
+        return self._value
+
+    @property
     def known(self) -> bool:
         """Whether :attr:`value` can be asked for."""
         return not isinstance(self._value, Unknown)

@@ -1,0 +1,388 @@
+"""Read a launch script as bash would, as far as that can be known without running anything.
+
+What comes out is the commands with their arguments and environment, and what could not be read. Commands under ``if``,
+``for`` and the like are read as if they ran; a variable that is set there is unknown afterwards, unless it was set to
+the same.
+"""
+
+from __future__ import annotations
+
+from .run import Origin
+from .shell_lexer import REDIRECTS, ShellError, Token, is_name, tokens
+from .shell_values import Field, Variables
+from .unknown import mark, plain, unknown_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OPENS = frozenset(("if", "while", "until", "for", "select", "case"))
+_BRANCHES = frozenset(("then", "do", "else", "elif"))
+_CLOSES = frozenset(("fi", "done", "esac"))
+_TESTS = frozenset(("[", "[[", "test", "((", "grep", "command", "which", "type"))
+_DECLARES = frozenset(("export", "declare", "typeset", "local", "readonly"))
+_PREFIXES = frozenset(("!", "time", "coproc", "{", "}", "exec", "builtin"))
+
+
+class Command:
+    """A command: its arguments, what it inherits (``exported``), and what only the shell has (``shell``)."""
+
+    __slots__ = ("argv", "exported", "origin", "shell")
+
+    def __init__(self, argv: list[Field], exported: dict[str, Field], shell: dict[str, Field], origin: Origin) -> None:
+        self.argv = argv
+        self.exported = exported
+        self.shell = shell
+        self.origin = origin
+
+
+class Script:
+    """What a script does: its commands, the files it writes with here-documents, and what could not be read."""
+
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.written: dict[str, Field] = {}
+        self.unread: list[tuple[Origin, str]] = []
+        self.assumed: set[str] = set()
+        self.texts: dict[str, str] = {}
+
+
+def read_script(text: str, file: str, load: Callable[[str], tuple[str, str] | None] | None = None) -> Script:
+    """Read a script.
+
+    Args:
+        text: the script.
+        file: what to call it.
+        load: for ``source``: a path as the script names it -> the file's name and text; None where it is not here.
+    """
+    reader = _Reader(file, load or _not_here)
+    reader.read(text, file)
+    reader.script.assumed = reader.variables.assumed
+    return reader.script
+
+
+def _not_here(path: str) -> tuple[str, str] | None:  # noqa: ARG001 - the default of read_script's load
+    return None
+
+
+class _Frame:
+    """An ``if``, ``for``, ``case``, function or subshell that is open; ``before`` is what its branch changed."""
+
+    __slots__ = ("before", "kind", "touched")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.before: dict[str, Field | list[Field] | None] = {}
+        self.touched: dict[str, Field | list[Field] | None] = {}
+
+
+class _Reader:
+    def __init__(self, file: str, load: Callable[[str], tuple[str, str] | None]) -> None:
+        self.script = Script()
+        self.variables = Variables(file)
+        self.load = load
+        self.frames: list[_Frame] = []
+        self.conditional = False
+        self.last = ""
+        self.all_exported = False
+        self.depth = 0
+        self.ended = False
+
+    def read(self, text: str, file: str, line: int = 1) -> None:
+        self.script.texts.setdefault(file, text)
+        outer, self.variables.file = self.variables.file, file
+        try:
+            found = tokens(text if text.endswith("\n") else text + "\n", line)
+        except ShellError as error:
+            self.script.unread.append((Origin(file, error.line), error.what))
+        else:
+            self._commands(found)
+        self.variables.file = outer
+
+    def _commands(self, found: list[Token]) -> None:
+        at, start = 0, 0
+        while at < len(found) and not self.ended:
+            token = found[at]
+            if token.kind == "op" and token.text not in REDIRECTS:
+                at = self._separator(found, start, at)
+                start = at
+            else:
+                at += 1
+        if start < at and not self.ended:
+            self._simple(found[start:at])
+
+    def _separator(self, found: list[Token], start: int, at: int) -> int:
+        """End the command before an operator; returns where the next one begins."""
+        sign = found[at].text
+        words = found[start:at]
+        if sign == "(":
+            if len(words) == 1 and found[at + 1 : at + 2] and found[at + 1].text == ")":
+                self._open("function")  # name() { … }
+                return at + 2
+            self._keywords(words)
+            self._open("subshell")
+            return at + 1
+        if self._in_pattern() and sign in ("|", ")"):
+            if sign == ")":
+                self.frames[-1].kind = "case"
+            return at + 1
+        if words:
+            self._simple(words)
+        if sign == ")":
+            self._close("subshell")
+        elif sign in (";;", ";&", ";;&") and self.frames and self.frames[-1].kind == "case":
+            self._end_branch()
+            self.frames[-1].kind = "pattern"
+        self.conditional = sign == "||" or (sign == "&&" and (self.conditional or self.last in _TESTS))
+        return at + 1
+
+    def _in_pattern(self) -> bool:
+        return bool(self.frames) and self.frames[-1].kind == "pattern"
+
+    def _open(self, kind: str) -> None:
+        self.frames.append(_Frame(kind))
+        self.variables.in_function += kind == "function"
+
+    def _close(self, *kinds: str) -> None:
+        if not self.frames or (kinds and self.frames[-1].kind not in kinds):
+            return
+        self._end_branch()
+        frame = self.frames.pop()
+        self.variables.in_function -= frame.kind == "function"
+        if frame.kind == "subshell":
+            return  # what it set is gone with it
+        for name, value in frame.touched.items():
+            old = self.variables.values.get(name)
+            if not _same(old, value):
+                self._assign(name, _either(name, old, value))
+
+    def _end_branch(self) -> None:
+        """Put back what the branch changed, and remember what it was changed to."""
+        frame = self.frames[-1]
+        for name, old in frame.before.items():
+            new = self.variables.values.get(name)
+            seen = frame.touched.get(name, new)
+            frame.touched[name] = new if _same(seen, new) else _either(name, seen, new)
+            if old is None:
+                self.variables.values.pop(name, None)
+            else:
+                self.variables.values[name] = old
+        frame.before = {}
+
+    def _keywords(self, words: list[Token]) -> list[Token]:
+        """Take the reserved words at a command's start, and open or close what they open or close."""
+        while words and words[0].kind == "word":
+            word = _bare(words[0])
+            if word in _OPENS:
+                return self._opening(word, words)
+            if word in _BRANCHES:
+                if word in ("else", "elif") and self.frames:
+                    self._end_branch()
+            elif word in _CLOSES:
+                self._close()
+            elif word == "function":
+                self._open("function")
+                return []
+            elif word == "}":
+                self._close("function")
+            elif word not in _PREFIXES:
+                break
+            words = words[1:]
+        return words
+
+    def _opening(self, word: str, words: list[Token]) -> list[Token]:
+        self._open("pattern" if word == "case" else word)
+        if word in ("for", "select") and len(words) > 1:
+            self._assign(_bare(words[1]), Field(mark(f"${_bare(words[1])}"), self._at(words[0])))
+        return [] if word in ("for", "select", "case") else self._keywords(words[1:])
+
+    def _at(self, token: Token) -> Origin:
+        return Origin(self.variables.file, token.line)
+
+    def _assign(self, name: str, value: Field | list[Field]) -> None:
+        if self.frames:
+            self.frames[-1].before.setdefault(name, self.variables.values.get(name))
+        self.variables.values[name] = value
+        if self.all_exported:
+            self.variables.exported.add(name)
+
+    def _simple(self, found: list[Token]) -> None:
+        words = self._keywords(self._redirects(found))
+        frame = _Frame("condition") if self.conditional else None
+        if frame is not None:
+            self.frames.append(frame)
+        own: dict[str, Field] = {}
+        before = dict(self.variables.values)
+        while words and self._assignment(words[0], own):
+            words = words[1:]
+        if words:
+            self._command(words, own, before)
+        elif own or found:
+            self.last = ""
+        if frame is not None and frame in self.frames:
+            while self.frames[-1] is not frame:  # what a conditional command opened stays open
+                self.frames.remove(frame)
+                return
+            self._close()
+
+    def _redirects(self, found: list[Token]) -> list[Token]:
+        """A command's words without its redirections; a here-document that goes into a file is kept."""
+        words: list[Token] = []
+        body: Token | None = None
+        target: Token | None = None
+        skip = False
+        for number, token in enumerate(found):
+            if skip:
+                skip = False
+            elif token.kind == "op":
+                skip = True
+                after = found[number + 1] if number + 1 < len(found) else None
+                if token.text in ("<<", "<<-"):
+                    body = token
+                elif token.text in (">", ">|", "&>", ">>"):
+                    target = after
+            else:
+                words.append(token)
+        if body is not None:
+            first = [_bare(word) for word in words]
+            if target is None and first[:1] == ["tee"] and len(words) > 1:
+                target = words[-1]
+            if target is not None and first[:1] in (["cat"], ["tee"]):
+                text = Field(self.variables.document(body), self._at(body))
+                self.script.written[self.variables.one(target)] = text
+        return words
+
+    def _assignment(self, token: Token, own: dict[str, Field]) -> bool:
+        if token.kind == "array":
+            name, more = token.text.rstrip("=").rstrip("+"), token.text.endswith("+=")
+            fields = [field for item in token.items for field in self.variables.fields(item)]
+            for field in fields:
+                field.quoted = True  # "${A[@]}" or ${A[@]}: elements were words already
+            old = self.variables.values.get(name) if more else None
+            self._assign(name, (old if isinstance(old, list) else [old] if old else []) + fields)
+            return True
+        head = token.parts[0] if token.parts else None
+        name, sign, rest = head.text.partition("=") if head is not None and not head.quoted else ("", "", "")
+        more = name.endswith("+")
+        if not sign or not is_name(name.rstrip("+")) or head is None or head.kind != "literal":
+            return False
+        name = name.rstrip("+")
+        text = self.variables.one(_without_head(token, rest))
+        text = (self.variables.text(name) or "") + text if more else text
+        own[name] = Field(text, self._at(token))
+        self._assign(name, own[name])
+        return True
+
+    def _command(self, words: list[Token], own: dict[str, Field], before: dict[str, Field | list[Field]]) -> None:
+        argv = [field for word in words for field in self.variables.fields(word)]
+        if not argv:
+            return
+        self.last = name = argv[0].text
+        origin = self._at(words[0])
+        if name in _DECLARES:
+            self._declare(name, words[1:])
+        elif name == "unset":
+            for field in argv[1:]:
+                self.variables.values.pop(field.text, None)
+        elif name == "set":
+            self.all_exported = "-a" in [f.text for f in argv] or (
+                self.all_exported and "+a" not in [f.text for f in argv]
+            )
+        elif name in ("source", ".") and len(argv) > 1:
+            self._source(argv[1].text, origin)
+        elif name == "exit" and not self.frames and not self.conditional:
+            self.ended = True
+        elif name in ("eval", "bash", "sh") and self._inner(name, argv):
+            pass
+        else:
+            self._record(argv, own, origin)
+        for name in own:  # A=1 command: not the script's own variable
+            if name in before:
+                self.variables.values[name] = before[name]
+            else:
+                self.variables.values.pop(name, None)
+
+    def _record(self, argv: list[Field], own: dict[str, Field], origin: Origin) -> None:
+        exported: dict[str, Field] = {}
+        shell: dict[str, Field] = {}
+        for name, value in self.variables.values.items():
+            if isinstance(value, Field):
+                (exported if name in self.variables.exported or name in own else shell)[name] = value
+        self.script.commands.append(Command(argv, exported, shell, origin))
+
+    def _declare(self, name: str, words: list[Token]) -> None:
+        exports = name == "export"
+        for word in words:
+            text = _bare(word)
+            if word.kind == "word" and text.startswith("-"):
+                exports = exports or "x" in text
+                continue
+            own: dict[str, Field] = {}
+            if self._assignment(word, own):
+                self.variables.exported |= own.keys() if exports else set()
+            elif exports:
+                self.variables.exported.add(text)
+
+    def _inner(self, name: str, argv: list[Field]) -> bool:
+        """``bash -c 'text'`` and ``eval text``: read the text as a script of this one."""
+        texts = argv[1:] if name == "eval" else argv[2:3] if len(argv) > 2 and argv[1].text in ("-c", "-lc") else []
+        if not texts or self.depth > 8:
+            return False
+        self.depth += 1
+        self.read(" ".join(field.text for field in texts), texts[0].origin.file, texts[0].origin.line)
+        self.depth -= 1
+        return True
+
+    def _source(self, path: str, origin: Origin) -> None:
+        loaded = self.load(path) if self.depth < 8 else None
+        if loaded is None:
+            self.script.unread.append((origin, f"{plain(path)} is not here"))
+            return
+        self.depth += 1
+        self.read(loaded[1], loaded[0])
+        self.depth -= 1
+
+
+def _bare(token: Token) -> str:
+    """A word's text where it is written without quotes and variables, else ""."""
+    if token.kind == "word" and len(token.parts) == 1 and not token.parts[0].quoted:
+        return token.parts[0].text if token.parts[0].kind == "literal" else ""
+    return ""
+
+
+def _without_head(token: Token, rest: str) -> Token:
+    """An assignment's value as a word."""
+    value = Token("word", "", token.line, list(token.parts))
+    head = token.parts[0]
+    value.parts[0] = type(head)(head.kind, rest, False, head.line)
+    if not rest and len(value.parts) > 1:
+        del value.parts[0]
+    return value
+
+
+def _same(old: Field | list[Field] | None, new: Field | list[Field] | None) -> bool:
+    def texts(value: Field | list[Field] | None) -> object:
+        if isinstance(value, list):
+            return [field.text for field in value]
+        return None if value is None else value.text
+
+    return texts(old) == texts(new) and unknown_in(str(texts(new))) is None
+
+
+def _either(name: str, old: Field | list[Field] | None, new: Field | list[Field] | None) -> Field | list[Field]:
+    """What a variable is after a branch that may have run: unknown, but for what an array had before."""
+    why = mark(f"${name}")
+    origin = next((field.origin for field in (*_list(new), *_list(old))), Origin(""))
+    if isinstance(old, list) or isinstance(new, list):
+        kept: list[Field] = []
+        for first, second in zip(_list(old), _list(new), strict=False):
+            if first.text != second.text:
+                break
+            kept.append(first)
+        origin = kept[-1].origin if kept else origin
+        return [*kept, Field(why, origin, True)]
+    return Field(why, origin)
+
+
+def _list(value: Field | list[Field] | None) -> list[Field]:
+    return value if isinstance(value, list) else [] if value is None else [value]
