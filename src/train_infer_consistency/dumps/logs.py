@@ -185,7 +185,11 @@ class _LogReader:
 
     def _line(self, record: dict[str, Any], origin: Origin | None, number: int) -> LogLine:
         phase, stamp = _text(record, "phase"), _text(record, "timestamp") or ""
-        line = LogLine(
+        skipped = _text(record, "skipped")
+        extra = _NOTHING
+        if not _EXTRA.isdisjoint(record):
+            extra = {name: record[name] for name in record.keys() & _EXTRA if record[name] is not None}
+        return LogLine(
             self._path,
             number,
             origin or self._origin_of(record),
@@ -193,17 +197,11 @@ class _LogReader:
             None if phase is None else self._word(phase),
             self._requests(record),
             self._word(stamp),
-        )
-        if record.keys() <= _DOCUMENTED:
-            return line
-        skipped = _text(record, "skipped")
-        extra = {name: record[name] for name in record.keys() & _EXTRA if record[name] is not None}
-        return line._replace(
-            dump=_text(record, "dump"),
-            skipped=None if skipped is None else self._word(skipped),
-            invalid=record.get("invalid") is True,
-            weight_version=_count(record, "weight_version"),
-            extra=extra or _NOTHING,
+            _text(record, "dump"),
+            None if skipped is None else self._word(skipped),
+            record.get("invalid") is True,
+            _count(record, "weight_version"),
+            extra or _NOTHING,
         )
 
     def _origin_of(self, record: dict[str, Any]) -> Origin:
