@@ -8,6 +8,7 @@ Seconds are the process's own on the processor: on a free core the same as those
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -118,24 +119,25 @@ def theirs(folder: Path) -> int:
     return len(lone.merge(train, on="request_id", suffixes=("_infer", "_train")))
 
 
-def measure(name: str, folder: Path) -> tuple[float, float]:
-    """Return the shortest time in seconds and the highest peak in MB of several processes."""
-    times, peaks = [], []
+def measure(name: str, folder: Path) -> tuple[float, float, float]:
+    """Return of several processes the shortest times by processor and by clock, in seconds, and the peak in MB."""
+    times, clocks, peaks = [], [], []
     for _ in range(ROUNDS):
         command = [sys.executable, __file__, name, str(folder)]
         found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         assert found["pairs"] == REQUESTS, found
         times.append(found["seconds"])
+        clocks.append(found["clock"])
         peaks.append(found["megabytes"])
-    return min(times), max(peaks)
+    return min(times), min(clocks), max(peaks)
 
 
 def child(name: str, folder: Path) -> None:
     """Do one join, and print what it took. Imports are in the time: a user waits for them too."""
-    start = time.process_time()
+    start, clock = time.process_time(), time.perf_counter()
     pairs = {"ours": ours, "theirs": theirs}[name](folder)
-    seconds = time.process_time() - start
-    print(json.dumps({"pairs": pairs, "seconds": seconds, "megabytes": _peak()}))
+    seconds, clock = time.process_time() - start, time.perf_counter() - clock
+    print(json.dumps({"pairs": pairs, "seconds": seconds, "clock": clock, "megabytes": _peak()}))
 
 
 def _peak() -> float:
@@ -147,18 +149,21 @@ def _peak() -> float:
 def main() -> None:
     """Print times, peaks and the ratio; fail where one is not what is promised."""
     random.seed(1)
+    print(f"{os.cpu_count()} processors, load average {os.getloadavg()[0]:.1f}; seconds of processor count")
     good = True
     with tempfile.TemporaryDirectory() as temporary:
         for name, write in (("documented", write_documented), ("our loggers'", write_ours)):
             folder = Path(temporary) / name.split()[0]
             write(folder)
-            seconds, megabytes = measure("ours", folder)
-            print(f"{REQUESTS * (DECODES + 2):,} lines, {name} form: {seconds:.2f} s, {megabytes:.0f} MB", end="")
+            seconds, clock, megabytes = measure("ours", folder)
+            print(f"{REQUESTS * (DECODES + 2):,} lines, {name} form: {seconds:.2f} s", end="")
+            print(f" ({clock:.2f} by the clock), {megabytes:.0f} MB", end="")
             print(f" (promised: at most {SECONDS:g} s, {MEGABYTES:g} MB)")
             good = good and seconds <= SECONDS and megabytes <= MEGABYTES
             if name == "documented":
-                other, memory = measure("theirs", folder)
-                print(f"pandas: {other:.2f} s, {memory:.0f} MB; ratio {other / seconds:.1f} in time", end="")
+                other, clock, memory = measure("theirs", folder)
+                print(f"pandas: {other:.2f} s ({clock:.2f} by the clock), {memory:.0f} MB; ", end="")
+                print(f"ratio {other / seconds:.1f} in time", end="")
                 print(f" (promised: at least {RATIO:g}), {memory / megabytes:.1f} in memory")
                 good = good and other / seconds >= RATIO
     if not good:
