@@ -128,6 +128,7 @@ class Run:
         env: variables by name -> the settings of that name, in the order read.
         msprobe: msprobe's files that were read.
         stack: upstream -> version, as far as known ("verl" -> "0.8.0").
+        submitted: the command goes through ``ray job submit``: what the script exports stays behind.
         entry: where the run's own command stands; where a missing setting is reported.
         open_ended: words that are whole and unknown (``$EXTRA``): a missing setting may be in one of them.
         unread: (where, why) of what could not be read: status 3.
@@ -142,6 +143,7 @@ class Run:
         self.env: dict[str, list[Setting]] = {}
         self.msprobe: list[MsprobeFile] = []
         self.stack: dict[str, str] = {}
+        self.submitted = False
         self.entry: Origin | None = None
         self.open_ended: list[tuple[Origin, str]] = []
         self.unread: list[tuple[Origin, str]] = []

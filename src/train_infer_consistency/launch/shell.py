@@ -37,13 +37,18 @@ class Command:
 
 
 class Script:
-    """What a script does: its commands, the files it writes with here-documents, and what could not be read."""
+    """What a script does.
+
+    ``written`` are files that it writes with here-documents; ``unread`` what could not be read; ``assumed`` arguments
+    of the script that were taken as not given; ``elsewhere`` files of the target machine that it reads.
+    """
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.written: dict[str, Field] = {}
         self.unread: list[tuple[Origin, str]] = []
         self.assumed: set[str] = set()
+        self.elsewhere: list[str] = []
         self.texts: dict[str, str] = {}
 
 
@@ -79,7 +84,7 @@ class _Frame:
 class _Reader:
     def __init__(self, file: str, load: Callable[[str], tuple[str, str] | None]) -> None:
         self.script = Script()
-        self.variables = Variables(file)
+        self.variables = Variables(file, load)
         self.load = load
         self.frames: list[_Frame] = []
         self.conditional = False
@@ -336,7 +341,10 @@ class _Reader:
     def _source(self, path: str, origin: Origin) -> None:
         loaded = self.load(path) if self.depth < 8 else None
         if loaded is None:
-            self.script.unread.append((origin, f"{plain(path)} is not here"))
+            if path.startswith("/") or plain(path).startswith("~"):
+                self.script.elsewhere.append(plain(path))
+            else:
+                self.script.unread.append((origin, f"{plain(path)} is not here"))
             return
         self.depth += 1
         self.read(loaded[1], loaded[0])

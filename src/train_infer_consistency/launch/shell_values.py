@@ -8,6 +8,8 @@ from .unknown import mark, unknown_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .shell_lexer import Part
 
 _ASSIGNS = ("=", "+=")
@@ -31,8 +33,9 @@ class Variables:
     while in the script itself no arguments are taken as given. ``assumed``: what was taken so, to be said.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, load: Callable[[str], tuple[str, str] | None]) -> None:
         self.file = file
+        self.load = load
         self.values: dict[str, Field | list[Field]] = {}
         self.exported: set[str] = set()
         self.in_function = 0
@@ -76,13 +79,18 @@ class Variables:
         return self._variable(part)
 
     def _command(self, part: Part) -> str:
-        """``$(cat <<EOF …)`` is known; every other command's output is not."""
+        """``$(cat <<EOF …)`` is known, and ``$(cat FILE)`` where the file is here; no other command's output is."""
         try:
             inside = [token for token in tokens(part.text + "\n", part.line) if token.text != "\n"]
         except ShellError:
             inside = []
-        if len(inside) == 3 and inside[0].parts[0].text == "cat" and inside[1].text in ("<<", "<<-"):
+        kinds = [token.text or token.kind for token in inside]
+        if kinds[:2] in (["word", "<<"], ["word", "<<-"]) and len(inside) == len(("cat", "<<", "EOF")):
             return self.document(inside[1]).rstrip("\n")
+        if kinds in (["word", "word"], ["<", "word"]) and (kinds[0] == "<" or inside[0].parts[0].text == "cat"):
+            loaded = self.load(self.one(inside[1]))
+            if loaded is not None:
+                return loaded[1].rstrip("\n")
         return mark(f"$({' '.join(part.text.split())})")
 
     def document(self, token: Token) -> str:
