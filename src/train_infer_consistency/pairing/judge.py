@@ -82,11 +82,11 @@ def judge_training(line: LogLine) -> Judgement | None:
         return early
     if line.phase not in (None, "log_prob"):
         return Reason.PHASE, f"it is {line.phase}"
-    names = {(request.request_id, request.prompt_hash) for request in line.requests}
-    hashes = {prompt_hash for _, prompt_hash in names}
-    if len(line.requests) > 1 and (None in hashes or len(hashes) > 1 or any(name for name, _ in names)):
-        return Reason.SEVERAL_IDS, f"{len(line.requests)} of them"
-    if all(name is None and prompt_hash is None for name, prompt_hash in names):
+    if len(line.requests) > 1:
+        hashes = {request.prompt_hash for request in line.requests}
+        if None in hashes or len(hashes) > 1 or any(request.request_id for request in line.requests):
+            return Reason.SEVERAL_IDS, f"{len(line.requests)} of them"
+    if all(request.request_id is None and request.prompt_hash is None for request in line.requests):
         return Reason.NO_ID, "the rollout did not hand the request id on"
     return None
 
