@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -239,6 +240,25 @@ def test_a_cached_requests_entry_knows_its_prompt_until_it_finishes() -> None:
     assert requests._prompt_lengths == {}
 
 
+@pytest.mark.parametrize(("output", "phase"), [(0, "prefill"), (1, "decode")])
+def test_a_request_whose_prompt_this_process_never_saw(output: int, phase: str) -> None:
+    """Then the tokens it has generated say what it does, as far as anything says it."""
+    line = Requests().describe(scheduler_output([], [("a", 5, output)], {"a": 1}))
+    assert (line["phase"], line["requests"][0]["prompt_length"]) == (phase, None)
+    assert why_not_whole_prompt(line) == ("no-prompt-tokens" if phase == "prefill" else "decode")
+
+
+def test_ranks_of_the_parallel_groups(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    state: Any = types.ModuleType("vllm.distributed.parallel_state")
+    state._TP, state._PP = types.SimpleNamespace(rank_in_group=3), None
+    monkeypatch.setitem(sys.modules, state.__name__, state)
+    opened = open_session(runner_of(process))
+    assert opened is not None
+    run(opened, process, prefill("a", 5))
+    parallel = process.lines()[0]["parallel"]
+    assert (parallel["tp_rank"], parallel["tp_size"], "pp_rank" in parallel) == (3, 1, False)
+
+
 # --- vLLM's own runner ---------------------------------------------------------------------------------------
 
 
@@ -271,6 +291,8 @@ def test_a_failed_forward_is_invalid_and_the_next_one_is_dumped(process: Process
 
     with pytest.raises(MemoryError):
         session.forward(fails, session._runner, prefill("a", 5))
+    # At once: there may be no next one.
+    assert [line.get("invalid") for line in process.lines()] == [True]
     run(session, process, prefill("b", 5))
     assert [(line["step"], line.get("invalid")) for line in process.lines()] == [(None, True), (0, None)]
 
@@ -340,10 +362,21 @@ def test_seeds_are_left_alone_unless_one_is_given(process: Process) -> None:
 
 def test_a_second_engine_in_the_process_goes_on_in_the_same_folder(process: Process, session: VllmSession) -> None:
     run(session, process, prefill("a", 5))
-    again = open_session(runner_of(process))
+    session.start(model="gone before its stop")
+    second = runner_of(process)
+    again = open_session(second)
     assert again is session
+    second.model.load_weights(["w"])
+    # Its ids begin anew: this one's prompt was another runner's.
+    run(again, process, scheduler_output([], [("a", 5, 0)], {"a": 1}))
     run(again, process, prefill("a", 5))
-    assert [line["step"] for line in process.lines()] == [0, 1]
+    assert [(line["step"], line["skipped"]) for line in process.lines()] == [
+        (0, None),
+        (None, "dummy"),
+        (None, "no-prompt-tokens"),
+        (1, None),
+    ]
+    assert process.service.started[-1]["model"] is second.model
 
 
 # --- vllm-ascend's runner: its own calls ---------------------------------------------------------------------
