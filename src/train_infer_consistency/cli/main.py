@@ -21,6 +21,7 @@ VERBS = {
     "lock": "check or write VERSIONS.lock",
     "doctor": "look at this environment: what is woven, by what, and what contradicts",
     "selftest": "a tiny model through the engines installed here, compared: a report that can be pasted into an issue",
+    "check": "read a run's launch script and files before it costs a card: what would go wrong, and what to write",
     "compare": "compare the two engines' dumps: do they agree, and if not, which module differs first",
     "collect": "bring logs and the steps that can be compared from many hosts into one folder",
     "pairs": "which inference step and which training step of a run are the same forward, and why others are not",
@@ -66,6 +67,10 @@ def _run(arguments: list[str]) -> int:
     parser.add_argument("--version", action="version", version=f"train-infer-consistency {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
+    behind: list[str] = []  # a command line of another program, behind --
+    if chosen == "check" and "--" in arguments:
+        at = arguments.index("--")
+        arguments, behind = arguments[:at], arguments[at + 1 :]
     for name, text in VERBS.items():
         verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == chosen:
@@ -76,6 +81,7 @@ def _run(arguments: list[str]) -> int:
         options = parser.parse_args(arguments)
     except SystemExit as stop:  # --help, --version and a wrong command line
         return stop.code if isinstance(stop.code, int) else 2
+    options.behind = behind
     return int(options.run(options))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from .rule import ERROR, NOTE, WARNING, Found, NotChecked, Out
 from .rules import rules_of
-from .run import Origin, UnknownValueError
+from .run import Origin, Run, UnknownValueError
+from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .rule import Mend, Rule
-    from .run import Run
 
 
 class Finding:
@@ -25,18 +25,37 @@ class Finding:
         self.zh = rule.zh.format(**found.values)
 
 
-class Report:
-    """What checking gave.
+class Unchecked:
+    """A rule that could not be judged, where, and why. ``target``: only the target machine can show it."""
 
-    ``not_checked`` are (rule's code, where, en, zh); ``target`` the same, for what only the target can show.
+    __slots__ = ("en", "origin", "rule", "target", "zh")
+
+    def __init__(self, rule: Rule, origin: Origin | None, en: str, zh: str, target: bool) -> None:
+        self.rule = rule
+        self.origin = origin
+        self.en = en
+        self.zh = zh
+        self.target = target
+
+
+class Report:
+    """What checking gave for all runs that were read.
+
+    Attributes:
+        applied: the codes of the rules that applied.
+        findings: broken rules and notes, the gravest first.
+        unchecked: rules that could not be judged.
+        unread: (where, what) of inputs that could not be read.
+        target: what only the target machine can show.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.applied = 0
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.applied: set[str] = set()
         self.findings: list[Finding] = []
-        self.not_checked: list[tuple[str, Origin | None, str, str]] = []
-        self.target: list[tuple[str, Origin | None, str, str]] = []
+        self.unchecked: list[Unchecked] = []
+        self.unread: list[tuple[Origin, Said]] = []
+        self.target: list[Said] = []
 
     @property
     def broken(self) -> list[Finding]:
@@ -48,15 +67,20 @@ class Report:
         """1: a broken rule; 3: something could not be read or judged, or no rule applied; 0: all rules hold."""
         if self.broken:
             return 1
-        return 3 if self.run.unread or self.not_checked or not self.applied else 0
+        judged = not self.unread and all(one.target for one in self.unchecked)
+        return 0 if judged and self.applied else 3
 
 
-def check(run: Run) -> Report:
-    """Try every rule that applies to a run."""
-    report = Report(run)
-    for rule in rules_of(run.scenario):
-        if rule.applies(run):
-            _try(rule, run, report)
+def check(*runs: Run) -> Report:
+    """Try every rule that applies to each run. What several runs have in common is said once."""
+    report = Report(list(runs))
+    for run in runs:
+        for rule in rules_of(run.scenario):
+            if rule.applies(run):
+                _try(rule, run, report)
+    report.unread = _once([one for run in runs for one in run.unread])
+    seen: dict[str, Said] = {said.text(): said for run in runs for said in run.target_only}
+    report.target = list(seen.values())
     order = (ERROR, WARNING, NOTE)
     report.findings.sort(key=lambda finding: (order.index(finding.rule.severity), finding.rule.code))
     return report
@@ -66,15 +90,27 @@ def _try(rule: Rule, run: Run, report: Report) -> None:
     try:
         answer = rule.check(run)
     except UnknownValueError as unknown:
-        text = f"{unknown.key} is unknown here: {unknown.why}", f"{unknown.key} 的值在此无法得知：{unknown.why}"
-        report.applied += 1
-        report.not_checked.append((rule.code, unknown.origin, *text))
+        said = Said("unknown" if unknown.given else "maybe", name=unknown.key, why=unknown.why)
+        _unchecked(report, Unchecked(rule, unknown.origin, said.text("en"), said.text("zh"), False))
         return
     if isinstance(answer, Out):
         return
-    report.applied += 1
+    report.applied.add(rule.code)
     if isinstance(answer, NotChecked):
-        (report.target if answer.target else report.not_checked).append((rule.code, None, answer.en, answer.zh))
+        _unchecked(report, Unchecked(rule, None, answer.en, answer.zh, answer.target))
     elif answer is not None:
-        found = [answer] if isinstance(answer, Found) else answer
-        report.findings += [Finding(rule, one) for one in found]
+        known = {(one.rule.code, str(one.origin), one.en) for one in report.findings}
+        for found in [answer] if isinstance(answer, Found) else answer:
+            finding = Finding(rule, found)
+            if (rule.code, str(finding.origin), finding.en) not in known:
+                report.findings.append(finding)
+
+
+def _unchecked(report: Report, unchecked: Unchecked) -> None:
+    report.applied.add(unchecked.rule.code)
+    if all((one.rule.code, one.en) != (unchecked.rule.code, unchecked.en) for one in report.unchecked):
+        report.unchecked.append(unchecked)
+
+
+def _once(unread: list[tuple[Origin, Said]]) -> list[tuple[Origin, Said]]:
+    return list({(str(origin), said.text()): (origin, said) for origin, said in unread}.values())

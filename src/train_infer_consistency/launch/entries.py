@@ -19,6 +19,7 @@ from .run import (
     Unknown,
 )
 from .unknown import plain, unknown_in, wholly_unknown
+from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _wrapper(run: Run, argv: list[Field], load: Callable[[str], tuple[str, str] 
         elif name == "--runtime-env":
             loaded = load(value)
             if loaded is None:
-                run.unread.append((field.origin, f"{plain(value)} is not here"))
+                run.unread.append((field.origin, Said("not-here", path=plain(value))))
             else:
                 run.texts[loaded[0]] = loaded[1]
                 read_runtime_env(run, loaded[1], Origin(loaded[0]))
@@ -131,14 +132,14 @@ def _wrapper(run: Run, argv: list[Field], load: Callable[[str], tuple[str, str] 
 def read_runtime_env(run: Run, text: str, origin: Origin) -> None:
     """A job's ``runtime_env`` as JSON, or as YAML where a YAML parser is installed."""
     if wholly_unknown(text):
-        run.unread.append((origin, f"runtime_env: {plain(text)}"))
+        run.unread.append((origin, Said("env-unknown", why=plain(text))))
         return
     try:
         content = json.loads(text)
     except ValueError as error:
         content = parse_yaml(text)
         if content is None:
-            run.unread.append((origin, f"runtime_env is no JSON ({error})"))
+            run.unread.append((origin, Said("env-no-json", why=error)))
             return
     if isinstance(content, dict):
         read_variables(run, content.get("env_vars"), origin, text)
@@ -178,7 +179,7 @@ def read_flags(run: Run, fields: list[Field]) -> None:
     """slime's arguments."""
     unknown, stray = arguments.read(fields, run.slime)
     run.open_ended += unknown
-    run.unread += [(origin, f"{word} belongs to no flag") for origin, word in stray]
+    run.unread += [(origin, Said("stray", word=word)) for origin, word in stray]
 
 
 def read_overrides(run: Run, fields: list[Field]) -> None:
@@ -199,7 +200,7 @@ def read_overrides(run: Run, fields: list[Field]) -> None:
             try:
                 overrides.apply(field, run.hydra)
             except overrides.OverrideError as error:
-                run.unread.append((field.origin, str(error)))
+                run.unread.append((field.origin, error.said))
     for key, setting in run.hydra.items():
         if key.startswith(_RAY_ENV_VARS):
             name = key.removeprefix(_RAY_ENV_VARS)

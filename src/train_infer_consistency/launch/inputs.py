@@ -21,6 +21,7 @@ from .run import (
 from .shell import read_script
 from .shell_values import Field
 from .unknown import CLOSE, plain, unknown_in
+from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ class Reader:
             with open(path, encoding="utf-8", newline="") as file:
                 return file.read()
         except OSError as error:
-            self.loose.unread.append((Origin(path), error.strerror or str(error)))
+            self.loose.unread.append((Origin(path), Said("failed", why=error.strerror or error)))
         except UnicodeDecodeError:
-            self.loose.unread.append((Origin(path), "no UTF-8 text"))
+            self.loose.unread.append((Origin(path), Said("no-utf8")))
         return None
 
     def _plan(self, folder: str) -> None:
@@ -115,7 +116,7 @@ class Reader:
         if os.path.exists(plan):
             self.path(plan)
         if not found:
-            self.loose.unread.append((Origin(folder), "holds no plan: no run.sh and no msprobe file"))
+            self.loose.unread.append((Origin(folder), Said("no-plan")))
         for path in found:
             self.path(path)
 
@@ -141,7 +142,9 @@ class Reader:
         self.written.update(script.written)
         self.loose.unread += script.unread
         self.loose.texts.update(script.texts)
-        self.loose.target_only += sorted(script.assumed) + script.elsewhere
+        if script.assumed:
+            self.loose.target_only.append(Said("assumed", what=" ".join(sorted(script.assumed))))
+        self.loose.target_only += [Said("target-file", path=path) for path in script.elsewhere]
         found = [run for run in (run_of(command, self.load) for command in script.commands) if run is not None]
         if not found and len(script.commands) == 1:
             run = self._arguments(script.commands[0].argv)
@@ -191,7 +194,7 @@ class Reader:
     def _json(self, path: str, text: str) -> None:
         content = parse_json(text)
         if not isinstance(content, dict):
-            self.loose.unread.append((Origin(path), "no valid JSON object"))
+            self.loose.unread.append((Origin(path), Said("no-json")))
         elif any(key in content for key in _RUNTIME_KEYS):
             read_variables(self.loose, content.get("env_vars"), Origin(path), text)
         elif any(key in content for key in _MSPROBE_KEYS):
@@ -199,18 +202,18 @@ class Reader:
         elif "actor_rollout_ref" in content:
             self._configuration(path, content)
         else:
-            self.loose.unread.append((Origin(path), "neither an msprobe file nor a runtime_env"))
+            self.loose.unread.append((Origin(path), Said("other-json")))
 
     def _yaml(self, path: str, text: str) -> None:
         content = parse_yaml(text)
         if not isinstance(content, dict):
-            self.loose.unread.append((Origin(path), "no YAML parser is installed here, or this is no YAML mapping"))
+            self.loose.unread.append((Origin(path), Said("no-yaml")))
         elif "actor_rollout_ref" in content:
             self._configuration(path, content)
         elif any(key in content for key in _RUNTIME_KEYS):
             read_variables(self.loose, content.get("env_vars"), Origin(path), text)
         else:
-            self.loose.unread.append((Origin(path), "neither a dumped Hydra configuration nor a runtime_env"))
+            self.loose.unread.append((Origin(path), Said("other-yaml")))
 
     def _configuration(self, path: str, content: dict[str, Any]) -> None:
         run = Run(VERL_HYBRID)
@@ -226,23 +229,18 @@ class Reader:
         try:
             content = tomllib.loads(text)
         except ValueError as error:
-            self.loose.unread.append((Origin(path), f"no valid TOML ({error})"))
+            self.loose.unread.append((Origin(path), Said("no-toml", why=error)))
             return
         if content.get("scenario") not in SCENARIOS:
-            self.loose.unread.append((Origin(path), f"names no scenario of {', '.join(SCENARIOS)}"))
+            self.loose.unread.append((Origin(path), Said("no-scenario", names=", ".join(SCENARIOS))))
             return
         self.stack = self.stack or str(content.get("stack", ""))
-        if not os.path.dirname(path) or os.path.exists(os.path.join(os.path.dirname(path), "run.sh")):
-            return
-        self.loose.unread.append((Origin(path), "has no run.sh beside it"))
 
     def finish(self) -> list[Run]:
         """The runs, each with what was given beside the commands."""
         if self.scripts and not self.runs:
             where = next(iter(self.loose.texts), "command line")
-            self.loose.unread.append(
-                (Origin(where), "holds no command that starts verl's main_ppo or fully_async_main, or slime's train.py")
-            )
+            self.loose.unread.append((Origin(where), Said("no-command")))
         runs = self.runs or [self.loose]
         for run in runs:
             if run is not self.loose:
@@ -272,14 +270,14 @@ class Reader:
                 return
         loaded = self.load(path)
         if loaded is None:
-            run.target_only.append(path)
+            run.target_only.append(Said("target-file", path=path))
             return
         content = parse_json(loaded[1])
         if isinstance(content, dict):
             run.texts.setdefault(*loaded)
             run.msprobe.append(MsprobeFile(side, path, content, loaded[1], Origin(loaded[0])))
         else:
-            run.unread.append((Origin(loaded[0]), "no valid JSON object"))
+            run.unread.append((Origin(loaded[0]), Said("no-json")))
 
 
 def named(run: Run, side: str) -> str | None:

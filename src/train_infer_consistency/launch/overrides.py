@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .run import Setting, Unknown
 from .unknown import is_mark, plain, unknown_in
+from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,11 @@ _UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234
 
 
 class OverrideError(Exception):
-    """A word that Hydra would refuse; the text says why."""
+    """A word that Hydra would refuse; ``said`` is why."""
+
+    def __init__(self, text: str, sign: str = "") -> None:
+        self.said = Said("hydra", text=plain(text), sign=sign) if sign else Said("no-override", word=plain(text))
+        super().__init__(str(self.said))
 
 
 def apply(field: Field, settings: dict[str, Setting]) -> None:
@@ -38,12 +43,12 @@ def apply(field: Field, settings: dict[str, Setting]) -> None:
     if not bare or not all(
         part.replace("-", "_").replace("/", "_").isidentifier() or part.isdigit() for part in bare.split(".")
     ):
-        raise OverrideError(f"{plain(field.text)!r} is no override")
+        raise OverrideError(field.text)
     if key.startswith("~"):
         _put(Setting(bare, None, text, field.origin), settings)
         return
     if not sign:
-        raise OverrideError(f"{plain(field.text)!r} has no =")
+        raise OverrideError(field.text)
     _put(Setting(bare, value_of(text), text, field.origin), settings)
 
 
@@ -71,7 +76,7 @@ def value_of(text: str) -> Any:
     if reader.at < len(text):
         if text[reader.at] == ",":
             return Unknown(f"{plain(text)} (a sweep)")
-        raise OverrideError(f"{plain(text)!r}: Hydra cannot read what begins at {plain(text[reader.at :])!r}")
+        raise OverrideError(text, text[reader.at])
     return found
 
 
@@ -115,7 +120,7 @@ class _Values:
             key = self._key()
             self.blanks()
             if self.text[self.at : self.at + 1] != ":":
-                raise OverrideError(f"{plain(self.text)!r}: a : is missing behind {key!r}")
+                raise OverrideError(self.text, ":")
             self.at += 1
             found[key] = self.element()
         return found
@@ -126,7 +131,7 @@ class _Values:
             self.at += 1
         key = self.text[start : self.at].strip()
         if not key:
-            raise OverrideError(f"{plain(self.text)!r}: a key is missing")
+            raise OverrideError(self.text, "key")
         return key
 
     def _list(self) -> list[Any]:
@@ -143,10 +148,10 @@ class _Values:
             self.at += 1
             return True
         if not sign:
-            raise OverrideError(f"{plain(self.text)!r}: a {end} is missing")
+            raise OverrideError(self.text, end)
         if more:
             if sign != ",":
-                raise OverrideError(f"{plain(self.text)!r}: a , is missing before {plain(self.text[self.at :])!r}")
+                raise OverrideError(self.text, ",")
             self.at += 1
         return False
 
@@ -170,7 +175,7 @@ class _Values:
                 return _known("".join(signs))
             signs.append(one)
             self.at += 1
-        raise OverrideError(f"{plain(self.text[start:])!r}: a {sign} is missing")
+        raise OverrideError(self.text[start:], sign)
 
     def _bare(self, top: bool) -> Any:
         start = self.at
@@ -190,16 +195,16 @@ class _Values:
                 break
             function = function or one == "("
             if not (one in _UNQUOTED or function or is_mark(one)):
-                raise OverrideError(f"{plain(self.text)!r}: Hydra wants quotes round a value with {one}")
+                raise OverrideError(self.text, one)
             signs.append(one)
             self.at += 1
         raw = self.text[start : self.at]
         if not top and not raw:
-            raise OverrideError(f"{plain(self.text)!r}: a value is missing")
+            raise OverrideError(self.text, ",")
         if "${" in raw or function:
             return Unknown(plain(raw.strip()))
         if raw and self.at < len(self.text) and self.text[self.at] in "'\"[{":
-            raise OverrideError(f"{plain(self.text)!r}: Hydra wants quotes round a value with {self.text[self.at]}")
+            raise OverrideError(self.text, self.text[self.at])
         return _primitive("".join(signs).strip(), raw.strip())
 
     def _interpolation(self) -> None:
@@ -209,7 +214,7 @@ class _Values:
             self.at += 1
             if not depth and self.text[self.at - 1] == "}":
                 return
-        raise OverrideError(f"{plain(self.text)!r}: a }} is missing")
+        raise OverrideError(self.text, "}")
 
 
 def _primitive(text: str, raw: str) -> Any:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from .words import Said
+
 VERL_HYBRID = "verl-hybrid"
 VERL_FULLY_ASYNC = "verl-fully-async"
 SLIME = "slime"
@@ -46,10 +48,14 @@ class Unknown:
 
 
 class UnknownValueError(Exception):
-    """A rule asked for a value that is unknown; the engine says so instead of calling the rule kept."""
+    """A rule asked for a value that is unknown; the engine says so instead of calling the rule kept.
 
-    def __init__(self, key: str, why: str, origin: Origin | None) -> None:
+    ``given``: the key is set, to what cannot be known; else an unknown word may set it.
+    """
+
+    def __init__(self, key: str, why: str, origin: Origin | None, given: bool = True) -> None:
         super().__init__(f"{key}: {why}")
+        self.given = given
         self.key = key
         self.why = why
         self.origin = origin
@@ -146,8 +152,8 @@ class Run:
         self.submitted = False
         self.entry: Origin | None = None
         self.open_ended: list[tuple[Origin, str]] = []
-        self.unread: list[tuple[Origin, str]] = []
-        self.target_only: list[str] = []
+        self.unread: list[tuple[Origin, Said]] = []
+        self.target_only: list[Said] = []
         self.texts: dict[str, str] = {}
 
     def override(self, key: str, default: Any = None) -> Any:
@@ -196,5 +202,5 @@ class Run:
             return setting.value
         if self.open_ended:
             origin, word = self.open_ended[0]
-            raise UnknownValueError(key, word, origin)
+            raise UnknownValueError(key, word, origin, False)
         return default

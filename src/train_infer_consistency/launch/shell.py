@@ -11,6 +11,7 @@ from .run import Origin
 from .shell_lexer import REDIRECTS, ShellError, Token, is_name, tokens
 from .shell_values import Field, Variables
 from .unknown import mark, plain, unknown_in
+from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Script:
     def __init__(self) -> None:
         self.commands: list[Command] = []
         self.written: dict[str, Field] = {}
-        self.unread: list[tuple[Origin, str]] = []
+        self.unread: list[tuple[Origin, Said]] = []
         self.assumed: set[str] = set()
         self.elsewhere: list[str] = []
         self.texts: dict[str, str] = {}
@@ -99,7 +100,7 @@ class _Reader:
         try:
             found = tokens(text if text.endswith("\n") else text + "\n", line)
         except ShellError as error:
-            self.script.unread.append((Origin(file, error.line), error.what))
+            self.script.unread.append((Origin(file, error.line), Said("no-end", what=error.what)))
         else:
             self._commands(found)
         self.variables.file = outer
@@ -344,7 +345,7 @@ class _Reader:
             if path.startswith("/") or plain(path).startswith("~"):
                 self.script.elsewhere.append(plain(path))
             else:
-                self.script.unread.append((origin, f"{plain(path)} is not here"))
+                self.script.unread.append((origin, Said("not-here", path=plain(path))))
             return
         self.depth += 1
         self.read(loaded[1], loaded[0])

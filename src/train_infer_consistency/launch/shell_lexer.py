@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a"
 
 
 class ShellError(Exception):
-    """A script that cannot be cut into words; ``line`` is where."""
+    """Something in a script has no end: ``what`` begins in ``line``."""
 
     def __init__(self, what: str, line: int) -> None:
         super().__init__(what)
@@ -82,6 +82,16 @@ def word_of(text: str, line: int, quoted: bool) -> Token:
     return Token("word", "", line, parts)
 
 
+def end_of_word(text: str, start: int) -> int:
+    """Where the word that begins at ``start`` ends."""
+    lexer = _Lexer(text, 1)
+    lexer.at = start
+    ignored: list[Part] = []
+    while lexer.at < len(text) and text[lexer.at] not in _ENDS_WORD:
+        lexer.piece(ignored, False)
+    return lexer.at
+
+
 class _Lexer:
     def __init__(self, text: str, line: int) -> None:
         self.text = text
@@ -94,7 +104,7 @@ class _Lexer:
         while self.at < len(self.text):
             self._next(self.found)
         if self.waiting:
-            raise ShellError("a here-document has no text", self.waiting[0][1].line)
+            raise ShellError("<<", self.waiting[0][1].line)
         return self.found
 
     def _next(self, into: list[Token]) -> None:
@@ -155,7 +165,7 @@ class _Lexer:
         token = Token("array", name, line)
         while True:
             if self.at >= len(self.text):
-                raise ShellError(f"the array {name.rstrip('+=')} has no end", line)
+                raise ShellError(f"{name}(", line)
             if self.text[self.at] == ")":
                 self.at += 1
                 token.items = [item for item in token.items if item.kind == "word"]
@@ -173,13 +183,13 @@ class _Lexer:
         elif sign == "`":
             end = text.find("`", at + 1)
             if end < 0:
-                raise ShellError("a ` has no end", self.line)
+                raise ShellError("`", self.line)
             parts.append(Part(COMMAND, text[at + 1 : end], quoted, self.line))
             self.at = end + 1
         elif sign == "'" and not quoted:
             end = text.find("'", at + 1)
             if end < 0:
-                raise ShellError("a ' has no end", self.line)
+                raise ShellError("'", self.line)
             parts.append(Part(LITERAL, text[at + 1 : end], True, self.line))
             self.line += text.count("\n", at, end)
             self.at = end + 1
@@ -204,7 +214,7 @@ class _Lexer:
         count = len(parts)
         while True:
             if self.at >= len(self.text):
-                raise ShellError('a " has no end', line)
+                raise ShellError('"', line)
             if self.text[self.at] == '"':
                 self.at += 1
                 if len(parts) == count:
@@ -271,7 +281,7 @@ class _Lexer:
             depth += (sign == "(") - (sign == ")")
             self.line += sign == "\n"
             self.at += 1
-        raise ShellError("a (( has no end", self.line)
+        raise ShellError("((", self.line)
 
     def _until_paren(self) -> str:
         start, line = self.at, self.line
@@ -285,7 +295,7 @@ class _Lexer:
             self._next(inside)
             if len(inside) > count and inside[-1].kind == "op":
                 depth += (inside[-1].text == "(") - (inside[-1].text == ")")
-        raise ShellError("a $( has no end", line)
+        raise ShellError("$(", line)
 
     def _until_brace(self) -> str:
         start, line = self.at, self.line
@@ -300,7 +310,7 @@ class _Lexer:
             else:
                 self.line += sign == "\n"
                 self.at += 1
-        raise ShellError("a ${ has no end", line)
+        raise ShellError("${", line)
 
     def _bodies(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -322,7 +332,7 @@ class _Lexer:
             if line == end:
                 return "".join(lines)
             lines.append(line + "\n")
-        raise ShellError(f"the here-document {end} has no end", token.line)
+        raise ShellError(f"<<{end}", token.line)
 
 
 def is_name(text: str) -> bool:
