@@ -44,7 +44,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(options: argparse.Namespace) -> int:
+class Options:
+    """The verb's options, as argparse gives them too."""
+
+    def __init__(self) -> None:
+        self.inputs: list[str] = []
+        self.behind: list[str] = []
+        self.stack = ""
+        self.lang: str | None = None
+        self.diff = False
+        self.json = False
+
+
+def plain_options(words: list[str]) -> Options | None:
+    """The options of a command line that is right; None where argparse shall say what is wrong, or help."""
+    options = Options()
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            options.behind = list(rest)
+        elif word in ("--diff", "--json"):
+            setattr(options, word[2:], True)
+        elif word in ("--stack", "--lang"):
+            setattr(options, word[2:], next(rest, "-"))
+        elif word.startswith("-"):
+            return None
+        else:
+            options.inputs.append(word)
+    good = options.lang in (None, *LANGUAGES) and not options.stack.startswith("-")
+    return options if good else None
+
+
+def run(options: argparse.Namespace | Options) -> int:
     """Run the verb: 0 all rules hold, 1 a rule is broken, 3 something could not be read or judged.
 
     Raises:

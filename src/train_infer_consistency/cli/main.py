@@ -1,19 +1,20 @@
 """Entry point of ``consistency``: parse the verb, import its module, turn errors into one line and a status.
 
-Only the module of the verb that is run is imported, so that ``--help`` costs little more than the interpreter.
+Only the module of the verb that is run is imported, so that ``--help`` costs little more than the interpreter, and
+``check`` does without argparse as long as nothing is wrong.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import os
 import sys
-from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import ConsistencyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 VERBS = {
     "overlay": "list, check, diff, apply, revert, status, drift: the edits over the upstream packages",
@@ -58,6 +59,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["check"]:
+        from . import check
+
+        plain = check.plain_options(arguments[1:])
+        if plain is not None:
+            return check.run(plain)
+    return _run_any(arguments)
+
+
+def _run_any(arguments: list[str]) -> int:
+    import argparse
+    import importlib
+
     parser = argparse.ArgumentParser(
         prog="consistency",
         description="Train-inference consistency for RL of LLMs.",
@@ -89,6 +103,8 @@ def _fail(message: str, status: int, as_json: bool) -> int:
     message = " ".join(message.splitlines())
     try:
         if as_json:
+            import json
+
             print(json.dumps({"error": message, "status": status}, ensure_ascii=False))
         sys.stdout.flush()
     except OSError:  # standard output is what failed

@@ -104,11 +104,8 @@ def _replace(mend: Mend, word: str, origin: Origin, values: int, texts: dict[str
     if mend.kind == "flag" and not text.startswith("=", at + len(word)):
         for _ in range(values):
             after = end + len(text[end:]) - len(text[end:].lstrip(" \t"))
-            if (
-                (after < len(text)
-                and text[after] not in "\\\n#-)\"'")
-                or (text[after : after + 1] == "-"
-                and text[after + 1 : after + 2].isdigit())
+            if (after < len(text) and text[after] not in "\\\n#-)\"'") or (
+                text[after : after + 1] == "-" and text[after + 1 : after + 2].isdigit()
             ):
                 end = end_of_word(text, after)
     if mend.value is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from . import arguments, overrides
 from .run import (
     EXPORT,
@@ -134,6 +132,8 @@ def read_runtime_env(run: Run, text: str, origin: Origin) -> None:
     if wholly_unknown(text):
         run.unread.append((origin, Said("env-unknown", why=plain(text))))
         return
+    import json
+
     try:
         content = json.loads(text)
     except ValueError as error:
@@ -153,7 +153,7 @@ def read_variables(run: Run, variables: object, origin: Origin, text: str) -> No
     for name, value in variables.items():
         line = next((number for number, line in enumerate(lines, 1) if f'"{name}"' in line or f"{name}:" in line), 0)
         place = Origin(origin.file, line) if lines else origin
-        add_variable(run, str(name), value if isinstance(value, str) else json.dumps(value), place, RUNTIME_ENV)
+        add_variable(run, str(name), value if isinstance(value, str) else str(value).lower(), place, RUNTIME_ENV)
 
 
 def parse_yaml(text: str) -> object:
