@@ -16,10 +16,10 @@ from hypothesis import settings
 from train_infer_consistency.overlay.lock import load_lock
 from train_infer_consistency.wheels.registry import fetch_artifact
 
-# The same examples in every run of CI, where nobody is there to look at a new one; new ones are tried everywhere else.
-settings.register_profile("ci", derandomize=True, database=None)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No test depends on a clock. In CI the same examples every time, where nobody is there to look at a new one.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_SOURCE = "not run: no source"
