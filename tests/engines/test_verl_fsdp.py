@@ -107,21 +107,23 @@ SCENARIOS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "two a micro-batch, padded": ("fsdp2", (*PAIRS, "actor_rollout_ref.model.use_remove_padding=False"), 1),
     "lora": ("fsdp2", LORA, 1),
     "reference": ("fsdp2", ("actor_rollout_ref.actor.use_kl_loss=True", *REFERENCE), 1),
+    "lora fsdp": ("fsdp", LORA, 1),
 }
 FAILING = "made to fail"
+ADDED = tuple(name for name in SCENARIOS if name not in ("reference", "lora fsdp"))
 #: Which scenarios each run goes through, and its switches; None: verl as it is.
 RUNS: dict[str, tuple[tuple[str, ...], dict[str, str] | None]] = {
     "upstream": (("grpo fsdp", "gae"), None),
-    "off": (tuple(name for name in SCENARIOS if name != "reference"), {"DUMP_ON": "0", "PROMPTS_ONLY": "1"}),
-    "prompts": (tuple(name for name in SCENARIOS if name != "reference"), {"PROMPTS_ONLY": "1"}),
+    "off": (ADDED, {"DUMP_ON": "0", "PROMPTS_ONLY": "1"}),
+    "prompts": (ADDED, {"PROMPTS_ONLY": "1"}),
     "prompts and update": (
         ("grpo fsdp", "grpo fsdp2", FAILING),
         {"PROMPTS_ONLY": "1", "DUMP_PHASE": "update_actor", "CONSISTENCY_KEEP_ENDS": "1"},
     ),
     "update": (("grpo fsdp",), {"DUMP_PHASE": "update_actor"}),
     "all": (("grpo fsdp", "gae", "reference"), {"DUMP_PHASE": "all"}),
-    # Not with the update: msprobe's backward hooks on an adapter's frozen network crash torch 2.13.
     "log_prob": (("lora",), {}),
+    "adapter and update": (("lora", "lora fsdp"), {"DUMP_PHASE": "all"}),
 }
 
 
@@ -130,7 +132,7 @@ class Run:
 
     def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
         self.folder, self.names = folder, names
-        self.report = json.loads((folder / "report.json").read_text())
+        self.report = json.loads((folder / "report0.json").read_text())
         self.dumps = Dumps(folder / "dump")
 
     def scenario(self, name: str) -> dict[str, Any]:
@@ -150,7 +152,7 @@ def plan(folder: Path, model: Path, names: tuple[str, ...]) -> Path:
         strategy, overrides, steps = SCENARIOS.get(name, ("fsdp2", (), 1))
         chosen = [*COMMON, f"actor_rollout_ref.actor.strategy={strategy}", f"critic.strategy={strategy}", *overrides]
         scenarios.append({"name": name, "overrides": chosen, "steps": steps, "fails": name == FAILING})
-    content = {"model": str(model), "report": str(folder / "report.json"), "scenarios": scenarios}
+    content = {"model": str(model), "report": str(folder / "report{rank}.json"), "scenarios": scenarios}
     path = folder / "plan.json"
     path.write_text(json.dumps(content))
     return path
@@ -195,7 +197,7 @@ def runs(trees: dict[str, list[Path]], model: Path, tmp_path_factory: pytest.Tem
     @functools.cache
     def get(name: str) -> Run:
         folder = folder_of(name)
-        assert (folder / "report.json").is_file(), (folder / "log0").read_text(errors="replace")[-4000:]
+        assert (folder / "report0.json").is_file(), (folder / "log0").read_text(errors="replace")[-4000:]
         return Run(folder, RUNS[name][0])
 
     return get
@@ -436,6 +438,15 @@ def test_log_probs_alone_and_not_the_reference_pass_of_lora(runs: Callable[[str]
     )
     check_whole_sequences(run, lines)
     assert any("lora_A" in row for row in rows(run.dumps.data("step0/rank0")))
+
+
+def test_an_adapters_update_is_refused_under_fsdp2_and_dumped_under_fsdp1(runs: Callable[[str], Run]) -> None:
+    run = runs("adapter and update")
+    assert "LoRA under FSDP2 ends in a segmentation fault" in run.report["scenarios"]["lora"]["traceback"]
+    assert run.lines("lora") == []
+    lines = run.lines("lora fsdp")
+    assert by_kind(lines) == Counter({("log_prob", None): 4, ("log_prob", "reference"): 4, ("update_actor", None): 4})
+    check_whole_sequences(run, lines)
 
 
 def test_seed_of_a_run_that_dumps_upstreams_own_forwards(runs: Callable[[str], Run]) -> None:

@@ -123,6 +123,10 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2,
 POOLING = (("add", "a", SHORT), ("drain",), ("add", "b", OTHER[:7]), ("add", "c", SHORT), ("drain",))
 EVERYTHING = {"CONSISTENCY_DUMP_ALL": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "CONSISTENCY_RUN_ID": "run-7"}
 
+#: Two requests that need a second block of 128 tokens each, where there is one: the later one is pushed out.
+CROWDED = {"num_gpu_blocks_override": 4, "enable_prefix_caching": False, "max_num_batched_tokens": 256}
+PUSHED = (("add", "first", PREFIX[:120], 16), ("step",), ("add", "pushed", PREFIX[20:140], 16), ("drain",))
+
 #: The longest first.
 RUNS = {
     "pipeline-parallel": Job(settings={"pipeline_parallel_size": 2}),
@@ -135,6 +139,7 @@ RUNS = {
     "pooling": Job(settings={"runner": "pooling", "convert": "embed", "enable_prefix_caching": False}, orders=POOLING),
     "filtered": Job(orders=(*PLAIN, ("add", "d", LONG[:9], 1), ("drain",)), step=(1,)),
     "plain": Job("mix"),
+    "preempted": Job(settings=CROWDED, orders=PUSHED),
     "off": Job(None),
     "pristine": Job(None, tree="pristine"),
     "vllm-paths": Job("mix", orders=PATHS, runner="vllm"),
@@ -455,6 +460,18 @@ def test_speculative_decode_is_no_prefill(runs: Callable[[str], Run]) -> None:
     assert speculative, "the model repeats itself, so something is proposed"
     assert all(line["phase"] == "decode" and line["requests"][0]["draft_tokens"] for line in speculative)
     assert {line["skipped"] for line in lines[1:]} <= {"decode", "speculative"}
+
+
+def test_a_request_that_was_pushed_out_is_no_prompt(runs: Callable[[str], Run]) -> None:
+    """It comes back as one prefill of its prompt and of what it had generated."""
+    lines = runs("preempted").lines()
+    (back,) = [line for line in lines if line["skipped"] == "resumed"]
+    (entry,) = back["requests"]
+    assert ids(back) == ["pushed"]
+    assert (back["phase"], entry["type"], entry["resumed"], entry["computed_tokens"]) == ("prefill", "cached", True, 0)
+    assert entry["tokens"] > entry["prompt_length"] == 120
+    assert [ids(line) for line in lines if line["dump"]] == [["first"]]
+    assert [len(tokens) for tokens in runs("preempted").report["tokens"].values()] == [16, 16]
 
 
 def test_ranks_dump_the_same_steps(runs: Callable[[str], Run]) -> None:
