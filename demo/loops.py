@@ -106,8 +106,8 @@ def overrides(loop: Loop, folder: Path, places: Mapping[str, Path]) -> list[str]
         f"{actor}.use_torch_compile": False,
         f"+{actor}.fsdp_config.mixed_precision": precision,
         f"{actor}.ppo_micro_batch_size_per_gpu": 1,
-        # So large that the next weights are others in bfloat16 too.
-        f"{actor}.optim.lr": 1e-3,
+        # So large that the next weights are far from these, in bfloat16 too: a stale one would be seen.
+        f"{actor}.optim.lr": 1e-2,
         f"{rollout}.name": "vllm",
         f"{rollout}.n": ANSWERS,
         f"{rollout}.dtype": loop.kind,
