@@ -153,7 +153,10 @@ def read_variables(run: Run, variables: object, origin: Origin, text: str) -> No
     for name, value in variables.items():
         line = next((number for number, line in enumerate(lines, 1) if f'"{name}"' in line or f"{name}:" in line), 0)
         place = Origin(origin.file, line) if lines else origin
-        add_variable(run, str(name), value if isinstance(value, str) else str(value).lower(), place, RUNTIME_ENV)
+        if isinstance(value, str):
+            add_variable(run, str(name), value, place, RUNTIME_ENV)
+        else:  # Ray refuses it: a rule's business
+            run.env.setdefault(str(name), []).append(Setting(str(name), value, str(value), place, RUNTIME_ENV))
 
 
 def parse_yaml(text: str) -> object:
@@ -204,8 +207,7 @@ def read_overrides(run: Run, fields: list[Field]) -> None:
     for key, setting in run.hydra.items():
         if key.startswith(_RAY_ENV_VARS):
             name = key.removeprefix(_RAY_ENV_VARS)
-            stored = setting.stored if isinstance(setting.stored, str | Unknown) else setting.raw
-            run.env.setdefault(name, []).append(Setting(name, stored, setting.raw, setting.origin, RAY_KWARGS))
+            run.env.setdefault(name, []).append(Setting(name, setting.stored, setting.raw, setting.origin, RAY_KWARGS))
 
 
 def _text(text: str) -> str | Unknown:

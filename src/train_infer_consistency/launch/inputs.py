@@ -337,7 +337,17 @@ def example(scenario: str, text: str | dict[str, str], stack: str = "") -> list[
     }
     if isinstance(text, str):
         text = {"run.sh": text if "python" in text else starts[scenario or SLIME] + text}
-    reader = Reader(stack, text)
-    for path in text:
-        reader.path(path)
-    return reader.finish()
+    files = dict(text)
+    reader = Reader(files.pop("stack", stack), files)
+    for path in files:
+        if not path.startswith("/"):  # those are files of the target machine
+            reader.path(path)
+    runs = reader.finish()
+    for run in runs:
+        run.listing = lambda folder: _names(files, folder)
+    return runs
+
+
+def _names(files: dict[str, str], folder: str) -> list[str] | None:
+    under = folder.rstrip("/") + "/"
+    return sorted({path[len(under) :].partition("/")[0] for path in files if path.startswith(under)}) or None

@@ -7,9 +7,11 @@ A rule sees nothing but a :class:`Run`. What cannot be known from the files (``$
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .words import Said
@@ -123,6 +125,14 @@ class MsprobeFile:
         return self.origin
 
 
+def list_folder(path: str) -> list[str] | None:
+    """The names in a folder; None where it is not here or cannot be looked into."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return None
+
+
 class Run:
     """What was read.
 
@@ -140,6 +150,7 @@ class Run:
         unread: (where, why) of what could not be read: status 3.
         target_only: what only the target machine can show; said, and the status is left alone.
         texts: file -> its text, of each file that was read; for ``--diff``.
+        listing: a folder -> the names in it; None where it is not here.
     """
 
     def __init__(self, scenario: str = "") -> None:
@@ -155,6 +166,7 @@ class Run:
         self.unread: list[tuple[Origin, Said]] = []
         self.target_only: list[Said] = []
         self.texts: dict[str, str] = {}
+        self.listing: Callable[[str], list[str] | None] = list_folder
 
     def override(self, key: str, default: Any = None) -> Any:
         """The value of a Hydra key; ``default`` (upstream's, which the rule knows) where it is not set.

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 #: Scenario -> the modules with its rules; "" is any run, and parts of one.
 MODULES: dict[str, tuple[str, ...]] = {
-    "": (),
-    VERL_HYBRID: (),
-    VERL_FULLY_ASYNC: (),
+    "": ("msprobe", "msprobe_run", "environment"),
+    VERL_HYBRID: ("npu",),
+    VERL_FULLY_ASYNC: ("npu",),
     SLIME: (),
 }
 
