@@ -46,10 +46,21 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def _tracks(process: int) -> bool:
+    """Whether it is one of Python's resource trackers, which remove the shared memory of those that were killed."""
+    with contextlib.suppress(OSError):
+        return b"resource_tracker" in Path(f"/proc/{process}/cmdline").read_bytes()
+    return False
+
+
 def end_descendants() -> None:
     """Kill everything below this process, and what it starts meanwhile."""
+    patience = time.monotonic() + GRACE
     while found := descendants(os.getpid()):
         for process in found:
+            # A tracker ends by itself, once all whose memory it tracks have ended.
+            if _tracks(process) and time.monotonic() < patience:
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.1)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -169,29 +170,39 @@ def test_a_loop_that_cannot_run_is_said_with_its_last_lines(
     assert "no.such" in capfd.readouterr().err
 
 
-ORPHAN = (
-    "import subprocess, sys, time;"
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True);"
-)
+#: A process in a session of its own, with shared memory that nobody else would remove.
+ORPHAN = """
+import os, subprocess, sys, time
+hold = "from multiprocessing.shared_memory import SharedMemory; import sys, time; \\
+held = SharedMemory(sys.argv[1], create=True, size=1); print(flush=True); time.sleep(600)"
+orphan = subprocess.Popen([sys.executable, "-c", hold, sys.argv[1]], start_new_session=True, stdout=subprocess.PIPE)
+orphan.stdout.readline()
+"""
 
 
 @pytest.mark.parametrize(
-    ("code", "stop", "status"),
-    [(f"{ORPHAN} sys.exit(7)", None, 7), (f"{ORPHAN} time.sleep(600)", signal.SIGTERM, 143)],
+    ("end", "stop", "status"),
+    [("os._exit(7)", None, 7), ("time.sleep(600)", signal.SIGTERM, 143)],
     ids=["ends", "stopped"],
 )
-def test_no_process_outlives_its_command(code: str, stop: signal.Signals | None, status: int) -> None:
-    contained = subprocess.Popen([sys.executable, "-m", "demo.contained", sys.executable, "-c", code], cwd=ROOT)
-    orphans: set[int] = set()
+def test_no_process_and_no_shared_memory_outlive_their_command(
+    end: str, stop: signal.Signals | None, status: int
+) -> None:
+    memory = Path("/dev/shm", f"contained-{uuid4().hex}")
+    command = [sys.executable, "-m", "demo.contained", sys.executable, "-c", ORPHAN + end, memory.name]
+    contained, processes, held = subprocess.Popen(command, cwd=ROOT), set[int](), False
     while contained.poll() is None:
-        orphans |= set(descendants(contained.pid))
-        if stop is not None and len(orphans) > 1:
+        processes |= set(descendants(contained.pid))
+        held |= memory.exists()
+        if stop is not None and held:
             contained.send_signal(stop)
             stop = None
-        time.sleep(0.01)
+        time.sleep(0.005)
     assert contained.returncode == status
-    assert orphans
-    assert not any(Path(f"/proc/{process}").exists() for process in orphans)
+    assert len(processes) >= 2
+    assert held
+    assert not any(Path(f"/proc/{process}").exists() for process in processes)
+    assert not memory.exists()
 
 
 def test_nothing_of_the_shell_leaks_into_a_loop(
