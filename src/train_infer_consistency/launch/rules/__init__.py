@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 #: Scenario -> the modules with its rules; "" is any run, and parts of one.
 MODULES: dict[str, tuple[str, ...]] = {
     "": ("msprobe", "msprobe_run", "environment"),
-    VERL_HYBRID: ("npu",),
-    VERL_FULLY_ASYNC: ("npu",),
-    SLIME: (),
+    VERL_HYBRID: ("verl", "verl_training", "verl_capture", "npu"),
+    VERL_FULLY_ASYNC: ("verl", "verl_training", "verl_capture", "verl_async", "npu"),
+    SLIME: ("slime", "slime_sglang", "slime_training"),
 }
 
 
