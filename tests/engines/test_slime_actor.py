@@ -1,4 +1,4 @@
-"""slime's real Megatron actor over the real megatron-core, woven, on a CPU: v0.2.2 and v0.2.4, tensor parallel 1 and 2.
+"""slime's real Megatron actor over the real megatron-core, woven, on a CPU: v0.2.2 to v0.2.4, tensor parallel 1 and 2.
 
 slime is in no registry: SOURCE_slime names a clone with its tags. Each run is a process group of its own.
 """
@@ -32,7 +32,7 @@ from train_infer_consistency.capture.log import prompt_hash
 pytestmark = [pytest.mark.engines, pytest.mark.download]
 
 WORKER = Path(__file__).with_name("slime_worker.py")
-VERSIONS = ("v0.2.2", "v0.2.4")
+VERSIONS = ("v0.2.2", "v0.2.3", "v0.2.4")
 PROMPT, RESPONSES = 8, (3, 6)
 ROUTING = {"use_routing_replay": True}
 #: tensor parallel size, switches (None: switched off), rollouts, arguments.
