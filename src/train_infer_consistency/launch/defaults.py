@@ -18,7 +18,7 @@ _ROLLOUT, _ACTOR, _MODEL = "actor_rollout_ref.rollout.", "actor_rollout_ref.acto
 #: verl b7dabd83 and 0.8.0, which agree on all of these.
 _VERL: dict[str, Any] = {
     "actor_rollout_ref.hybrid_engine": True,
-    _ACTOR + "fsdp_config.dtype": "bfloat16",
+    _ACTOR + "fsdp_config.mixed_precision.param_dtype": "bfloat16",
     _ACTOR + "megatron.context_parallel_size": 1,
     _ACTOR + "megatron.dtype": "bfloat16",
     _ACTOR + "megatron.pipeline_model_parallel_size": 1,

@@ -111,7 +111,7 @@ def flag_must_be(dest: str, wanted: Any) -> Callable[[Run], Answer]:
         if value == wanted:
             return None
         mend = set_flag(flag) if wanted is True else set_flag(flag, wanted)
-        return Found(run.where(dest), mend, value=_written(value))
+        return Found(run.where(dest), mend, value="not set" if value is None else value)
 
     return check
 

@@ -42,7 +42,8 @@ def _one_prompt(run: Run) -> Answer:
     value = defaults.slime(run, "rollout_batch_size")
     if value == 1:
         return None
-    return Found(run.where("rollout_batch_size"), set_flag("--rollout-batch-size", 1), value=value)
+    mend = set_flag("--rollout-batch-size", 1)
+    return Found(run.where("rollout_batch_size"), mend, value="not set" if value is None else value)
 
 
 def _samples(run: Run) -> Answer:
@@ -261,7 +262,7 @@ RULES = (
     ),
     Rule(
         "S115",
-        ERROR,
+        WARNING,
         _ONLY,
         _resumed,
         fact="slime 0.2.2 train.py runs range(start_rollout_id, num_rollout), where the start is the loaded iteration + 1: "

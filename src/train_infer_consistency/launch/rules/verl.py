@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import defaults
-from ..rule import ERROR, NOTE, OUT, WARNING, Found, NotChecked, Rule, drop_override, set_override
+from ..rule import ERROR, NOTE, OUT, WARNING, Found, Mend, NotChecked, Rule, drop_override, set_override
 from ..run import VERL, Run
 from .settings import ACTOR, ROLLOUT, count, on, override_must_be, strategy
 
@@ -28,11 +28,15 @@ def _engine(run: Run, name: str) -> tuple[str, Any]:
     return ROLLOUT + name, defaults.verl(run, ROLLOUT + name)
 
 
+def _set(key: str, value: object) -> Mend:
+    return set_override(("+" if key.startswith(_KWARGS) else "") + key, value)
+
+
 def _must_be(run: Run, name: str, wanted: Any) -> Answer:
     key, value = _engine(run, name)
     if value == wanted or (isinstance(wanted, bool) and not isinstance(value, bool) and on(value) is wanted):
         return None
-    return Found(run.where(key), set_override(("+" if key.startswith(_KWARGS) else "") + key, wanted), value=value)
+    return Found(run.where(key), _set(key, wanted), value=value)
 
 
 def _eager(run: Run) -> Answer:
@@ -49,7 +53,7 @@ def _sequences(run: Run) -> Answer:
 
 def _dump_config(run: Run) -> Answer:
     if DUMP_CONFIG not in run.hydra:
-        whole = run.override(ADDITIONAL)
+        whole = defaults.verl(run, ADDITIONAL)
         if isinstance(whole, str):
             return NotChecked(f"{ADDITIONAL} is a text, {whole}", f"{ADDITIONAL} 是一段文本：{whole}")
     if run.override(DUMP_CONFIG):
@@ -83,7 +87,7 @@ def _chunks(run: Run) -> Answer:
     length = _prompt_length(run)[1]
     if isinstance(tokens, int) and tokens >= length:
         return None
-    return Found(run.where(key), set_override(ROLLOUT + "max_num_batched_tokens", length), tokens=tokens, length=length)
+    return Found(run.where(key), _set(key, length), tokens=tokens, length=length)
 
 
 def _model_length(run: Run) -> Answer:
@@ -99,7 +103,7 @@ def _model_length(run: Run) -> Answer:
         )
     if not isinstance(length, int) or not isinstance(tokens, int) or tokens >= length:
         return None
-    return Found(run.where(key), set_override(ROLLOUT + "max_num_batched_tokens", length), tokens=tokens, length=length)
+    return Found(run.where(key), _set(key, length), tokens=tokens, length=length)
 
 
 def _name(run: Run) -> Answer:
@@ -114,17 +118,16 @@ def _dtype(run: Run) -> Answer:
     kind = strategy(run)
     if kind not in ("fsdp", "fsdp2", "megatron"):
         return OUT
-    train = ACTOR + ("megatron.dtype" if kind == "megatron" else "fsdp_config.dtype")
-    mixed = ACTOR + "fsdp_config.mixed_precision.param_dtype"
-    # Under FSDP the parameters' type in a forward is mixed_precision's, by default bfloat16, whatever dtype says.
-    training = str(run.override(mixed, "bfloat16") if kind != "megatron" else defaults.verl(run, train))
+    # Under FSDP the parameters' type in a forward is mixed_precision's, whatever the engine's own dtype says.
+    train = ACTOR + ("megatron.dtype" if kind == "megatron" else "fsdp_config.mixed_precision.param_dtype")
+    training = str(defaults.verl(run, train) or "bfloat16")
     key, rollout = _engine(run, "dtype")
     if str(rollout) == "auto":
         return NotChecked("rollout.dtype=auto is the model's own", "rollout.dtype=auto 取模型自身的类型", target=True)
     if _DTYPES.get(training, training) == _DTYPES.get(str(rollout), str(rollout)):
         return None
-    given = mixed if mixed in run.hydra else train if train in run.hydra else key
-    return Found(run.where(given), set_override(ROLLOUT + "dtype", "bfloat16"), rollout=rollout, training=training)
+    origin = run.where(train if train in run.hydra else key)
+    return Found(origin, _set(key, "bfloat16"), rollout=rollout, training=training)
 
 
 def _quantized(run: Run) -> Answer:

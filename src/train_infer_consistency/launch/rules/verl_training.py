@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def _dynamic(run: Run) -> Answer:
     actor, rollout = ACTOR + "use_dynamic_bsz", ROLLOUT + "log_prob_use_dynamic_bsz"
-    given = [key for key in (actor, rollout) if on(run.override(key, defaults.default(run, key)))]
+    given = [key for key in (actor, rollout) if on(defaults.verl(run, key))]
     return Found(run.where(given[0]), *(set_override(key, False) for key in given)) if given else None
 
 
@@ -160,8 +160,8 @@ RULES = (
         override_must_be("trainer.balance_batch", False),
         fact="verl 0.8.0 ppo_trainer.yaml: balance_batch is True, in fully async too; it deals the samples to the ranks "
         "anew",
-        en="balance_batch={value} reorders the samples between the ranks, so that no two runs are alike",
-        zh="balance_batch={value} 会在各 rank 间重排样本，使每次运行都不相同",
+        en="balance_batch={value} deals the samples to the ranks by length, and in another order than the rollout's",
+        zh="balance_batch={value} 会按长度把样本重新分配到各 rank，顺序与 rollout 不同",
         good="trainer.balance_batch=False",
         bad="trainer.balance_batch=True",
     ),

@@ -1,0 +1,141 @@
+"""Every rule's examples through the whole of check: the bad one gives its code, the good one does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from train_infer_consistency.capture import verl as capture
+from train_infer_consistency.launch import rules as registry
+from train_infer_consistency.launch.check import Report, check
+from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.rule import ERROR, NOTE, WARNING, Found, Rule
+from train_infer_consistency.launch.rules import verl_capture
+from train_infer_consistency.launch.run import VERL_FULLY_ASYNC, VERL_HYBRID
+
+RULES = registry.all_rules()
+
+
+def report(rule: Rule, kind: str) -> Report:
+    """What checking says of an example."""
+    scenario = (rule.scenarios or (VERL_HYBRID,))[0]
+    return check(*example(scenario, getattr(rule, kind)))
+
+
+def failures(tried: Iterable[Rule]) -> list[str]:
+    """The rules whose examples do not show what they shall."""
+    found = []
+    for rule in tried:
+        bad, good = report(rule, "bad"), report(rule, "good")
+        unchecked = {one.rule.code for one in good.unchecked}
+        shown = rule.code in {one.rule.code for one in bad.findings}
+        held = rule.code in good.applied and rule.code not in {one.rule.code for one in good.findings} | unchecked
+        if not (shown and held):
+            found.append(rule.code)
+    return found
+
+
+def test_every_example_shows_its_rule() -> None:
+    assert failures(RULES) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_that_never_fires_is_caught(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "check", lambda run: None)
+    assert failures([rule]) == [rule.code]
+
+
+def test_codes_are_unique() -> None:
+    modules = {name for names in registry.MODULES.values() for name in names}
+    written = [
+        rule.code
+        for name in sorted(modules)
+        for rule in __import__(registry.__name__ + "." + name, fromlist=["x"]).RULES
+    ]
+    assert sorted(set(written)) == sorted(written)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_texts_are_whole(rule: Rule) -> None:
+    names = [set(re.findall(r"{(\w+)}", text)) for text in (rule.en, rule.zh)]
+    assert names[0] == names[1]
+    assert rule.severity in (ERROR, WARNING, NOTE)
+    assert rule.fact
+    assert not rule.en.endswith(".")
+    assert not rule.zh.endswith("。")
+    assert re.search("[\u4e00-\u9fff]", rule.zh)
+    assert not re.search("[\u4e00-\u9fff]", rule.en)
+    for finding in report(rule, "bad").findings:
+        assert "{" not in finding.en.replace("{dump_config_path", "")
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.code[0] in "VS"], ids=lambda rule: rule.code)
+def test_an_unknown_argument_is_never_fine(rule: Rule) -> None:
+    """Where any argument may be set by ``$EXTRA``, a rule that holds by a default alone says so."""
+    scenario = rule.scenarios[0]
+    known = check(*example(scenario, "trainer.device=npu" if scenario in (VERL_HYBRID, VERL_FULLY_ASYNC) else "--lr 1"))
+    given = "trainer.device=npu $EXTRA" if scenario in (VERL_HYBRID, VERL_FULLY_ASYNC) else "--lr 1 $EXTRA"
+    unknown = check(*example(scenario, given))
+    if rule.code in known.applied:
+        assert rule.code in {one.rule.code for one in unknown.unchecked}
+
+
+def test_an_own_configuration_is_unknown() -> None:
+    found = check(*example(VERL_HYBRID, "--config-path=/c --config-name=mine trainer.balance_batch=True"))
+    codes = {one.rule.code for one in found.findings if one.rule.code.startswith("V")}
+    assert codes == {"V205"}
+    assert {"V101", "V102", "V104", "V110", "V202", "V203"} <= {one.rule.code for one in found.unchecked}
+    assert found.status == 1
+
+
+def test_a_parent_set_to_null_takes_its_children() -> None:
+    text = "algorithm.rollout_correction=null async_training.partial_rollout=False"
+    found = check(*example(VERL_FULLY_ASYNC, text + " actor_rollout_ref.actor.strategy=fsdp"))
+    assert "V306" in {one.rule.code for one in found.findings}
+
+
+def test_the_engine_keywords_have_the_last_word() -> None:
+    text = (
+        "actor_rollout_ref.rollout.enforce_eager=True +actor_rollout_ref.rollout.engine_kwargs.vllm.enforce_eager=False"
+    )
+    found = [one for one in check(*example(VERL_HYBRID, text)).findings if one.rule.code == "V101"]
+    assert [mend.text for mend in found[0].mends] == [
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.enforce_eager=True"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "cards", "codes"),
+    [
+        ("--tensor-model-parallel-size 2 --n-samples-per-prompt 4 --global-batch-size 4", 8, set()),
+        ("--tensor-model-parallel-size 2 --n-samples-per-prompt 8 --global-batch-size 8", 8, {"S103", "S104"}),
+        ("--pipeline-model-parallel-size 4 --n-samples-per-prompt 2 --global-batch-size 2", 8, set()),
+        ("--context-parallel-size 3", 8, {"S101"}),
+        ("--rollout-batch-size 1 --n-samples-per-prompt 8 --num-steps-per-rollout 1", 8, set()),
+    ],
+)
+def test_data_parallel_arithmetic(given: str, cards: int, codes: set[str]) -> None:
+    found = check(*example("slime", f"--actor-num-gpus-per-node {cards} {given}"))
+    assert {one.rule.code for one in found.findings} & {"S101", "S103", "S104"} == codes
+
+
+def test_the_covered_strategies_are_the_captures() -> None:
+    assert verl_capture.COVERED == capture._STRATEGIES
+
+
+def test_a_mend_mends() -> None:
+    """What a rule says to write makes it hold: each flag or override alone, added to the bad example."""
+    missing = []
+    for rule in RULES:
+        if rule.code[0] not in "VS" or not isinstance(rule.bad, str) or "\n" in rule.bad:
+            continue
+        found = rule.check(example(rule.scenarios[0], rule.bad)[0])
+        mends = found.mends if isinstance(found, Found) else ()
+        if not mends or any(mend.value is None or mend.kind == "env" for mend in mends):
+            continue
+        mended = " ".join([rule.bad, *(mend.text for mend in mends)])
+        if rule.code in {one.rule.code for one in check(*example(rule.scenarios[0], mended)).findings}:
+            missing.append(rule.code)
+    assert missing == []
