@@ -8,9 +8,10 @@ the same.
 from __future__ import annotations
 
 from .run import Origin
+from .shell_branches import Frame, either, same
 from .shell_lexer import REDIRECTS, ShellError, Token, is_name, tokens
 from .shell_values import Field, Variables
-from .unknown import mark, plain, unknown_in
+from .unknown import mark, plain
 from .words import Said
 
 TYPE_CHECKING = False
@@ -71,23 +72,12 @@ def _not_here(path: str) -> tuple[str, str] | None:  # noqa: ARG001 - the defaul
     return None
 
 
-class _Frame:
-    """An ``if``, ``for``, ``case``, function or subshell that is open; ``before`` is what its branch changed."""
-
-    __slots__ = ("before", "kind", "touched")
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.before: dict[str, Field | list[Field] | None] = {}
-        self.touched: dict[str, Field | list[Field] | None] = {}
-
-
 class _Reader:
     def __init__(self, file: str, load: Callable[[str], tuple[str, str] | None]) -> None:
         self.script = Script()
         self.variables = Variables(file, load)
         self.load = load
-        self.frames: list[_Frame] = []
+        self.frames: list[Frame] = []
         self.conditional = False
         self.last = ""
         self.all_exported = False
@@ -146,7 +136,7 @@ class _Reader:
         return bool(self.frames) and self.frames[-1].kind == "pattern"
 
     def _open(self, kind: str) -> None:
-        self.frames.append(_Frame(kind))
+        self.frames.append(Frame(kind))
         self.variables.in_function += kind == "function"
 
     def _close(self, *kinds: str) -> None:
@@ -159,8 +149,8 @@ class _Reader:
             return  # what it set is gone with it
         for name, value in frame.touched.items():
             old = self.variables.values.get(name)
-            if not _same(old, value):
-                self._assign(name, _either(name, old, value))
+            if not same(old, value):
+                self._assign(name, either(name, old, value))
 
     def _end_branch(self) -> None:
         """Put back what the branch changed, and remember what it was changed to."""
@@ -168,7 +158,7 @@ class _Reader:
         for name, old in frame.before.items():
             new = self.variables.values.get(name)
             seen = frame.touched.get(name, new)
-            frame.touched[name] = new if _same(seen, new) else _either(name, seen, new)
+            frame.touched[name] = new if same(seen, new) else either(name, seen, new)
             if old is None:
                 self.variables.values.pop(name, None)
             else:
@@ -214,16 +204,17 @@ class _Reader:
 
     def _simple(self, found: list[Token]) -> None:
         words = self._keywords(self._redirects(found))
-        frame = _Frame("condition") if self.conditional else None
+        frame = Frame("condition") if self.conditional else None
         if frame is not None:
             self.frames.append(frame)
-        own: dict[str, Field] = {}
-        before = dict(self.variables.values)
-        while words and self._assignment(words[0], own):
-            words = words[1:]
-        if words:
-            self._command(words, own, before)
-        elif own or found:
+        count = 0
+        while count < len(words) and self._is_assignment(words[count]):
+            count += 1
+        if count < len(words):
+            self._command(words[count:], words[:count])
+        else:
+            for word in words:
+                self._assignment(word)
             self.last = ""
         if frame is not None and frame in self.frames:
             while self.frames[-1] is not frame:  # what a conditional command opened stays open
@@ -258,55 +249,68 @@ class _Reader:
                 self.script.written[self.variables.one(target)] = text
         return words
 
-    def _assignment(self, token: Token, own: dict[str, Field]) -> bool:
+    def _is_assignment(self, token: Token) -> bool:
+        if token.kind == "array":
+            return True
+        head = token.parts[0] if token.parts else None
+        if head is None or head.quoted or head.kind != "literal":
+            return False
+        name, sign, _ = head.text.partition("=")
+        return bool(sign) and is_name(name.removesuffix("+"))
+
+    def _assignment(self, token: Token) -> str:
+        """Set a variable; returns its name."""
         if token.kind == "array":
             name, more = token.text.rstrip("=").rstrip("+"), token.text.endswith("+=")
             fields = [field for item in token.items for field in self.variables.fields(item)]
             for field in fields:
-                field.quoted = True  # "${A[@]}" or ${A[@]}: elements were words already
+                field.quoted = False  # ${A[@]} splits them again, whatever quotes they had here
             old = self.variables.values.get(name) if more else None
             self._assign(name, (old if isinstance(old, list) else [old] if old else []) + fields)
-            return True
-        head = token.parts[0] if token.parts else None
-        name, sign, rest = head.text.partition("=") if head is not None and not head.quoted else ("", "", "")
-        more = name.endswith("+")
-        if not sign or not is_name(name.rstrip("+")) or head is None or head.kind != "literal":
-            return False
-        name = name.rstrip("+")
+            return name
+        name, _, rest = token.parts[0].text.partition("=")
         text = self.variables.one(_without_head(token, rest))
-        text = (self.variables.text(name) or "") + text if more else text
-        own[name] = Field(text, self._at(token))
-        self._assign(name, own[name])
-        return True
+        if name.endswith("+"):
+            name = name[:-1]
+            text = (self.variables.text(name) or "") + text
+        self._assign(name, Field(text, self._at(token)))
+        return name
 
-    def _command(self, words: list[Token], own: dict[str, Field], before: dict[str, Field | list[Field]]) -> None:
+    def _command(self, words: list[Token], assignments: list[Token]) -> None:
         argv = [field for word in words for field in self.variables.fields(word)]
-        if not argv:
-            return
+        own: dict[str, Field] = {}
+        before = dict(self.variables.values)
+        for token in assignments:  # A=1 command: for the command alone, and behind its words' expansion
+            name = self._assignment(token)
+            value = self.variables.values[name]
+            if isinstance(value, Field):
+                own[name] = value
+        if argv:
+            self._run(argv, words, own)
+        if assignments:
+            for name in own:
+                if name in before:
+                    self.variables.values[name] = before[name]
+                else:
+                    self.variables.values.pop(name, None)
+
+    def _run(self, argv: list[Field], words: list[Token], own: dict[str, Field]) -> None:
         self.last = name = argv[0].text
         origin = self._at(words[0])
+        options = [field.text for field in argv[1:]]
         if name in _DECLARES:
             self._declare(name, words[1:])
         elif name == "unset":
-            for field in argv[1:]:
-                self.variables.values.pop(field.text, None)
+            for option in options:
+                self.variables.values.pop(option, None)
         elif name == "set":
-            self.all_exported = "-a" in [f.text for f in argv] or (
-                self.all_exported and "+a" not in [f.text for f in argv]
-            )
-        elif name in ("source", ".") and len(argv) > 1:
-            self._source(argv[1].text, origin)
+            self.all_exported = "-a" in options or (self.all_exported and "+a" not in options)
+        elif name in ("source", ".") and options:
+            self._source(options[0], origin)
         elif name == "exit" and not self.frames and not self.conditional:
             self.ended = True
-        elif name in ("eval", "bash", "sh") and self._inner(name, argv):
-            pass
-        else:
+        elif name not in ("eval", "bash", "sh") or not self._inner(name, argv):
             self._record(argv, own, origin)
-        for name in own:  # A=1 command: not the script's own variable
-            if name in before:
-                self.variables.values[name] = before[name]
-            else:
-                self.variables.values.pop(name, None)
 
     def _record(self, argv: list[Field], own: dict[str, Field], origin: Origin) -> None:
         exported: dict[str, Field] = {}
@@ -323,9 +327,8 @@ class _Reader:
             if word.kind == "word" and text.startswith("-"):
                 exports = exports or "x" in text
                 continue
-            own: dict[str, Field] = {}
-            if self._assignment(word, own):
-                self.variables.exported |= own.keys() if exports else set()
+            if self._is_assignment(word):
+                self.variables.exported |= {self._assignment(word)} if exports else set()
             elif exports:
                 self.variables.exported.add(text)
 
@@ -367,31 +370,3 @@ def _without_head(token: Token, rest: str) -> Token:
     if not rest and len(value.parts) > 1:
         del value.parts[0]
     return value
-
-
-def _same(old: Field | list[Field] | None, new: Field | list[Field] | None) -> bool:
-    def texts(value: Field | list[Field] | None) -> object:
-        if isinstance(value, list):
-            return [field.text for field in value]
-        return None if value is None else value.text
-
-    return texts(old) == texts(new) and unknown_in(str(texts(new))) is None
-
-
-def _either(name: str, old: Field | list[Field] | None, new: Field | list[Field] | None) -> Field | list[Field]:
-    """What a variable is after a branch that may have run: unknown, but for what an array had before."""
-    why = mark(f"${name}")
-    origin = next((field.origin for field in (*_list(new), *_list(old))), Origin(""))
-    if isinstance(old, list) or isinstance(new, list):
-        kept: list[Field] = []
-        for first, second in zip(_list(old), _list(new), strict=False):
-            if first.text != second.text:
-                break
-            kept.append(first)
-        origin = kept[-1].origin if kept else origin
-        return [*kept, Field(why, origin, True)]
-    return Field(why, origin)
-
-
-def _list(value: Field | list[Field] | None) -> list[Field]:
-    return value if isinstance(value, list) else [] if value is None else [value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .run import Origin
-from .shell_lexer import ARITHMETIC, COMMAND, LITERAL, ShellError, Token, is_name, tokens, word_of
+from .shell_lexer import ARITHMETIC, COMMAND, LITERAL, VARIABLE, ShellError, Token, is_name, tokens, word_of
 from .unknown import mark, unknown_in
 
 TYPE_CHECKING = False
@@ -191,7 +191,8 @@ class _Fields:
             self.text = (self.text or "") + found
             self.quoted = True
         else:
-            self._split(found, part)
+            value = self.variables.values.get(_name_of(part.text)[0]) if part.kind == VARIABLE else None
+            self._split(found, value.origin if isinstance(value, Field) else None)
 
     def _elements(self, elements: list[Field], part: Part) -> None:
         if (part.quoted and part.text.endswith("*]")) or (part.text == "*" and part.quoted):
@@ -204,20 +205,18 @@ class _Fields:
                 self.text = (self.text or "") + field.text
                 self.quoted = True
             else:
-                self._split(field.text, part)
+                self._split(field.text, field.origin)
             self.source = self.source or field.origin
 
-    def _split(self, text: str, part: Part) -> None:
-        source = self.variables.values.get(_name_of(part.text)[0]) if part.kind not in (COMMAND, ARITHMETIC) else None
-        origin = source.origin if isinstance(source, Field) else None
-        if text[:1] in " \t\n":
+    def _split(self, text: str, origin: Origin | None) -> None:
+        if text[:1].isspace():
             self.close()
         for number, piece in enumerate(text.split()):
             if number:
                 self.close()
             self.text = (self.text or "") + piece
             self.source = self.source or origin
-        if text[-1:] in " \t\n" and text:
+        if text[-1:].isspace():
             self.close()
 
     def close(self) -> None:
