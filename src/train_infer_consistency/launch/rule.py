@@ -69,7 +69,8 @@ class Mend:
         if self.kind == "flag":
             return f"{self.key} {self.value}".rstrip()
         if self.kind == "hydra" and any(sign in self.value for sign in " {}[]\"'$"):
-            return f"'{self.key}={self.value}'"
+            quote = '"' if "'" in self.value and '"' not in self.value else "'"
+            return f"{quote}{self.key}={self.value}{quote}"
         return f"{self.key}={self.value}"
 
 
@@ -191,11 +192,13 @@ def within(version: str, wanted: str) -> bool:
     for bound in wanted.split(","):
         sign = bound.rstrip("0123456789.")
         other = release(bound[len(sign) :])
+        length = max(len(numbers), len(other))
+        mine, theirs = ((*one, *(0,) * (length - len(one))) for one in (numbers, other))
         good = {
-            ">=": numbers >= other,
-            ">": numbers > other,
-            "<=": numbers <= other,
-            "<": numbers < other,
+            ">=": mine >= theirs,
+            ">": mine > theirs,
+            "<=": mine <= theirs,
+            "<": mine < theirs,
             "==": numbers[: len(other)] == other,
         }[sign.strip()]
         if not good:

@@ -26,7 +26,7 @@ _REACHING = (RUNTIME_ENV, RAY_KWARGS)
 def for_workers(run: Run, name: str, value: str) -> Mend:
     """The mend that gives a variable to Ray's workers: for verl an override, for slime the job's runtime_env."""
     if run.scenario in VERL:
-        return set_override(_RAY_KEY + name, f"\"'{value}'\"" if _reads_as_other(value) else value)
+        return set_override(_RAY_KEY + name, f"'{value}'" if _reads_as_other(value) else value)
     return set_variable(name, value)
 
 
