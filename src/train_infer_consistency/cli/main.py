@@ -22,6 +22,7 @@ VERBS = {
     "lock": "check or write VERSIONS.lock",
     "doctor": "look at this environment: what is woven, by what, and what contradicts",
     "selftest": "a tiny model through the engines installed here, compared: a report that can be pasted into an issue",
+    "plan": "write what a collection run needs: msprobe's files, the environment, the launch script, what it will cost",
     "check": "read a run's launch script and files before it costs a card: what would go wrong, and what to write",
     "compare": "compare the two engines' dumps: do they agree, and if not, which module differs first",
     "collect": "bring logs and the steps that can be compared from many hosts into one folder",

@@ -1,0 +1,52 @@
+"""Plans for tests, and what a real shell makes of their launch scripts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from train_infer_consistency.launch.plan import Plan, make_plan, write_plan
+from train_infer_consistency.launch.planning.answers import make_answers
+
+#: scenario, and answers beside those that are required.
+KINDS: dict[str, dict[str, Any]] = {
+    "hybrid": {"scenario": "verl-hybrid"},
+    "hybrid, FSDP1": {"scenario": "verl-hybrid", "engine": "fsdp"},
+    "hybrid, Megatron": {"scenario": "verl-hybrid", "engine": "megatron"},
+    "hybrid, CUDA": {"scenario": "verl-hybrid", "stack": "verl-0.8-cuda"},
+    "hybrid, b7dabd83": {"scenario": "verl-hybrid", "stack": "verl-b7dabd83"},
+    "fully async": {"scenario": "verl-fully-async"},
+    "fully async, Megatron": {"scenario": "verl-fully-async", "engine": "megatron"},
+    "fully async, b7dabd83": {"scenario": "verl-fully-async", "stack": "verl-b7dabd83"},
+    "slime": {"scenario": "slime", "stack": "slime-0.2.2"},
+    "slime 0.2.4": {"scenario": "slime", "stack": "slime-0.2.4"},
+}
+
+
+def plan_into(folder: Path, language: str = "en", **given: Any) -> Plan:
+    """Write a plan for eight cards, or as ``given`` says."""
+    base = {"model": "/models/m", "world_size": 8, "dump_root": "/data/dumps", "run_id": "t"}
+    plan = make_plan(make_answers(base | given), folder, language)
+    write_plan(plan)
+    return plan
+
+
+def arguments(folder: Path, *own: str) -> list[str]:
+    """The words that ``run.sh`` starts Python, or Ray, with: bash runs it, with programs that write them down."""
+    programs = folder.parent / f"{folder.name}-bin"
+    programs.mkdir()
+    for name in ("python3", "ray"):
+        (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > {shlex.quote(str(programs / 'words'))}\n")
+        (programs / name).chmod(0o755)
+    env = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["bash", str(folder / "run.sh"), *own], env=env, check=True, capture_output=True, text=True)
+    return (programs / "words").read_text().split("\0")[:-1]
+
+
+def shellcheck() -> Path:
+    """shellcheck, which requirements/dev.txt brings."""
+    return Path(sys.executable).with_name("shellcheck")
