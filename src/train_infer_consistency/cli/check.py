@@ -9,7 +9,7 @@ import os
 import sys
 
 from ..errors import UsageError
-from ..launch import inputs, stacks
+from ..launch import inputs, installed, stacks
 from ..launch.check import check
 from ..launch.words import LANGUAGES, language_of, say
 
@@ -88,6 +88,7 @@ def run(options: argparse.Namespace | Options) -> int:
         report = check(*inputs.read(options.inputs, options.behind, options.stack))
     except KeyError:
         raise UsageError(f"no stack {options.stack!r}", f"use one of {', '.join(stacks.STACKS)}, or pins") from None
+    installed.look(report)
     if options.json:
         from .output import print_json
 
@@ -119,12 +120,14 @@ def lines(report: Report, language: str) -> list[str]:
         found += [" " * (sum(widths) + 6) + _mend(mend, language) for mend in offered]
     found += [f"{origin}: {say(language, 'unread')}: {said.text(language)}" for origin, said in report.unread]
     found += [f"{say(language, 'target')}: {said.text(language)}" for said in report.target]
+    for one in report.installed:
+        found.append(f"{one.level}: {one.subject}: {one.what}{f'; {one.mend}' if one.mend else ''}")
     found.append(
         say(
             language,
             "summary",
             applied=len(report.applied),
-            broken=len(report.broken),
+            broken=len(report.broken) + sum(one.level == "wrong" for one in report.installed),
             unchecked=len(report.unchecked),
             unread=len(report.unread),
         )
@@ -180,5 +183,8 @@ def to_json(report: Report, language: str) -> dict[str, Any]:
             for one in report.unchecked
         ],
         "unread": [{"where": str(origin), "why": said.text(language)} for origin, said in report.unread],
+        "installed": [
+            {"level": one.level, "subject": one.subject, "what": one.what, "mend": one.mend} for one in report.installed
+        ],
         "target_only": [said.text(language) for said in report.target],
     }

@@ -9,6 +9,7 @@ from .words import Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .installed import Installed
     from .rule import Mend, Rule
 
 
@@ -47,6 +48,7 @@ class Report:
         unchecked: rules that could not be judged.
         unread: (where, what) of inputs that could not be read.
         target: what only the target machine can show.
+        installed: what doctor finds in the packages that are installed here.
     """
 
     def __init__(self, runs: list[Run]) -> None:
@@ -56,6 +58,7 @@ class Report:
         self.unchecked: list[Unchecked] = []
         self.unread: list[tuple[Origin, Said]] = []
         self.target: list[Said] = []
+        self.installed: list[Installed] = []
 
     @property
     def broken(self) -> list[Finding]:
@@ -65,7 +68,7 @@ class Report:
     @property
     def status(self) -> int:
         """1: a broken rule; 3: something could not be read or judged, or no rule applied; 0: all rules hold."""
-        if self.broken:
+        if self.broken or any(one.level == "wrong" for one in self.installed):
             return 1
         judged = not self.unread and all(one.target for one in self.unchecked)
         return 0 if judged and self.applied else 3
