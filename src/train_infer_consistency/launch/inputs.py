@@ -274,8 +274,10 @@ class Reader:
             return
         content = parse_json(loaded[1])
         if isinstance(content, dict):
+            written = self.written.get(path)
             run.texts.setdefault(*loaded)
-            run.msprobe.append(MsprobeFile(side, path, content, loaded[1], Origin(loaded[0])))
+            origin = Origin(loaded[0]) if written is None else written.origin
+            run.msprobe.append(MsprobeFile(side, path, content, loaded[1], origin))
         else:
             run.unread.append((Origin(loaded[0]), Said("no-json")))
 

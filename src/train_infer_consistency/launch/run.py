@@ -105,7 +105,7 @@ class MsprobeFile:
     """An msprobe configuration.
 
     ``side`` is "generate", "actor" or "" where nothing says which; ``path`` as the run names it (the target's path);
-    ``content`` the parsed object; ``text`` the file's text, for lines and corrections.
+    ``content`` the parsed object; ``text`` the file's text, which begins behind the line of ``origin``.
     """
 
     __slots__ = ("content", "origin", "path", "side", "text")
@@ -121,7 +121,7 @@ class MsprobeFile:
         """The line where a key stands; the file itself where it does not."""
         for number, line in enumerate(self.text.splitlines(), 1):
             if f'"{key}"' in line:
-                return Origin(self.origin.file, number)
+                return Origin(self.origin.file, self.origin.line + number)
         return self.origin
 
 
