@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 
-from .shell_lexer import end_of_word
+from .shell_lexer import ShellError
+from .shell_places import word_at
 from .words import say
 
 TYPE_CHECKING = False
@@ -28,7 +29,11 @@ def corrections(report: Report, language: str) -> str:
     for finding in report.findings:
         for mend in finding.mends:
             run = next((run for run in report.runs if _knows(run, finding)), report.runs[0])
-            if not _apply(mend, finding, run, changed):
+            try:
+                done = _apply(mend, finding, run, changed)
+            except ShellError:
+                done = False
+            if not done:
                 left.append(f"{finding.rule.code} {finding.origin}: {mend.text}")
     lines: list[str] = []
     for file, text in texts.items():
@@ -97,21 +102,28 @@ def _replace(mend: Mend, word: str, origin: Origin, values: int, texts: dict[str
     at = _find(text, word, origin.line)
     if at < 0:
         return False
-    start = at
-    while start and text[start - 1] in "'\"+~":
-        start -= 1
-    end = end_of_word(text, start)
+    start, end, inside = word_at(text, at)
     if mend.kind == "flag" and not text.startswith("=", at + len(word)):
-        for _ in range(values):
-            after = end + len(text[end:]) - len(text[end:].lstrip(" \t"))
-            if (after < len(text) and text[after] not in "\\\n#-)\"'") or (
-                text[after : after + 1] == "-" and text[after + 1 : after + 2].isdigit()
-            ):
-                end = end_of_word(text, after)
-    if mend.value is not None:
-        texts[origin.file] = text[:start] + mend.text + text[end:]
-        return True
-    return _cut(origin.file, start, end, texts)
+        end = _behind_values(text, end, values)
+    if mend.value is None:
+        return _cut(origin.file, start, end, texts)
+    if inside and mend.text[0] in "'\"":
+        return False  # quotes inside quotes
+    texts[origin.file] = text[:start] + mend.text + text[end:]
+    return True
+
+
+def _behind_values(text: str, end: int, values: int) -> int:
+    """Where a flag's values end, as far as they stand on its line."""
+    for _ in range(values):
+        after = end
+        while text[after : after + 1] in (" ", "\t"):
+            after += 1
+        sign, more = text[after : after + 1], text[after + 1 : after + 2]
+        if after == end or sign in ("", "\\", "\n", "#", ")") or (sign == "-" and not more.isdigit()):
+            return end
+        end = word_at(text, after)[1]
+    return end
 
 
 def _cut(file: str, start: int, end: int, texts: dict[str, str]) -> bool:
@@ -141,7 +153,9 @@ def _add(mend: Mend, entry: Origin, texts: dict[str, str]) -> bool:
             indent = next((one for one in lines[number + 1 : number + 2]), "")
             lines.insert(number + 1, f"{indent[: len(indent) - len(indent.lstrip())] or '    '}{mend.text} \\")
         else:
-            at = end_of_word(line, line.index(found))
+            at = line.index(found) + len(found)
+            if line[at : at + 1] not in ("", " "):
+                continue
             lines[number] = f"{line[:at]} {mend.text}{line[at:]}"
         texts[entry.file] = "\n".join(lines)
         return True
@@ -162,7 +176,7 @@ def _variable(mend: Mend, run: Run, texts: dict[str, str]) -> bool:
                 )
         at = _find(texts[file], mend.key + "=", setting.origin.line)
         if at >= 0 and setting.scope != "shell":
-            end = end_of_word(texts[file], at)
+            end = word_at(texts[file], at)[1]
             if mend.value is None:
                 return _cut(file, at, end, texts)
             if setting.scope in ("runtime_env", "ray_kwargs"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 LITERAL, VARIABLE, ARITHMETIC, COMMAND = "literal", "variable", "arithmetic", "command"
 _BLANK = " \t\r"
-_ENDS_WORD = " \t\r\n;&|()<>"
+ENDS_WORD = " \t\r\n;&|()<>"
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _DIGITS = frozenset("0123456789")
 # Longest first.
@@ -70,29 +70,21 @@ def tokens(text: str, line: int = 1) -> list[Token]:
     Raises:
         ShellError: a quote, a brace or a here-document that has no end.
     """
-    return _Lexer(text.replace("\r\n", "\n"), line).run()
+    return Lexer(text.replace("\r\n", "\n"), line).run()
 
 
 def word_of(text: str, line: int, quoted: bool) -> Token:
     """A text as one word, for what stands behind ``:-`` and in a here-document: blanks do not end it."""
-    lexer = _Lexer(text, line)
+    lexer = Lexer(text, line)
     parts: list[Part] = []
     while lexer.at < len(text):
         lexer.piece(parts, quoted)
     return Token("word", "", line, parts)
 
 
-def end_of_word(text: str, start: int) -> int:
-    """Where the word that begins at ``start`` ends."""
-    lexer = _Lexer(text, 1)
-    lexer.at = start
-    ignored: list[Part] = []
-    while lexer.at < len(text) and text[lexer.at] not in _ENDS_WORD:
-        lexer.piece(ignored, False)
-    return lexer.at
+class Lexer:
+    """Cuts a text; ``at`` is how far it is."""
 
-
-class _Lexer:
     def __init__(self, text: str, line: int) -> None:
         self.text = text
         self.at = 0
@@ -101,6 +93,7 @@ class _Lexer:
         self.waiting: list[tuple[list[Token], Token]] = []  # here-documents whose body begins on the next line
 
     def run(self) -> list[Token]:
+        """All tokens of the text."""
         while self.at < len(self.text):
             self._next(self.found)
         if self.waiting:
@@ -150,7 +143,7 @@ class _Lexer:
     def _word(self, into: list[Token]) -> None:
         line = self.line
         parts: list[Part] = []
-        while self.at < len(self.text) and self.text[self.at] not in _ENDS_WORD:
+        while self.at < len(self.text) and self.text[self.at] not in ENDS_WORD:
             self.piece(parts, False)
         name = parts[0].text if len(parts) == 1 and parts[0].kind == LITERAL and not parts[0].quoted else ""
         if self.text.startswith("(", self.at) and name.endswith("=") and is_name(name.rstrip("=").rstrip("+")):
@@ -200,7 +193,7 @@ class _Lexer:
 
     def _letters(self, parts: list[Part], quoted: bool) -> None:
         text, start = self.text, self.at
-        stops = '\\$`"' if quoted else _ENDS_WORD + "\\$`\"'"
+        stops = '\\$`"' if quoted else ENDS_WORD + "\\$`\"'"
         at = start + 1
         while at < len(text) and text[at] not in stops:
             at += 1
