@@ -77,21 +77,15 @@ def _phase(run: Run) -> Answer:
     return Found(run.where("DUMP_PHASE"), for_workers(run, "DUMP_PHASE", "log_prob"), value=value)
 
 
-def _on(name: str, when: Callable[[Run], bool] | None = None) -> Callable[[Run], Answer]:
+def _on(name: str) -> Callable[[Run], Answer]:
     """A rule: this switch has to be on."""
 
     def check(run: Run) -> Answer:
-        if when is not None and not when(run):
-            return OUT
-        if is_on(run, name) or (word(run, name) not in _ON | _OFF):  # a spelling that cannot be read is E001's
+        if is_on(run, name) or word(run, name) not in _ON | _OFF:  # a spelling that cannot be read is E001's
             return None
         return Found(run.where(name), for_workers(run, name, "1"))
 
     return check
-
-
-def _dumps_training(run: Run) -> bool:
-    return is_on(run, "DUMP_ON")
 
 
 def _scopes(run: Run, name: str) -> set[str]:
@@ -129,11 +123,9 @@ def _no_text(run: Run) -> Answer:
 
 
 def _actor_file(run: Run) -> Answer:
-    if not _dumps_training(run):
-        return OUT
     if (run.variable("MSPROBE_CONFIG_PATH") or "").strip():
         return None
-    return Found(run.where("DUMP_ON"), for_workers(run, "MSPROBE_CONFIG_PATH", "/home/config_actor.json"))
+    return Found(run.where(), for_workers(run, "MSPROBE_CONFIG_PATH", "/home/config_actor.json"))
 
 
 def _generate_file(run: Run) -> Answer:
@@ -215,7 +207,7 @@ RULES = (
         "E005",
         WARNING,
         (*VERL, SLIME),
-        _on("PROMPTS_ONLY", _dumps_training),
+        _on("PROMPTS_ONLY"),
         fact="both procedures: the inference engine's prefill holds the prompt alone, upstream's training forward the response too",
         en="PROMPTS_ONLY is not on: the training side's forwards hold responses, which no prefill does",
         zh="PROMPTS_ONLY 未打开：训练侧前向含有 response，而推理侧 prefill 没有",
@@ -273,8 +265,8 @@ RULES = (
         (SLIME,),
         _actor_file,
         fact="capture/switches.py actor_config: slime's training side has no path of its own",
-        en="DUMP_ON is on and MSPROBE_CONFIG_PATH names no file: the training side stops at start-up",
-        zh="DUMP_ON 已打开而 MSPROBE_CONFIG_PATH 没有指定文件：训练侧启动时会报错退出",
+        en="MSPROBE_CONFIG_PATH names no file: with DUMP_ON the training side stops at start-up",
+        zh="MSPROBE_CONFIG_PATH 没有指定文件：打开 DUMP_ON 后训练侧启动时会报错退出",
         good=_SUBMIT % '"DUMP_ON": "1", "MSPROBE_CONFIG_PATH": "/home/config_actor.json"',
         bad=_SUBMIT % '"DUMP_ON": "1"',
     ),
@@ -326,7 +318,7 @@ RULES = (
         "E015",
         NOTE,
         VERL,
-        _on("CONSISTENCY_KEEP_ENDS", _dumps_training),
+        _on("CONSISTENCY_KEEP_ENDS"),
         fact="mindstudio-probe 8.3.3 and later leave out the first and the last module where verl is imported",
         en="CONSISTENCY_KEEP_ENDS is not on: the training side's lm_head, and so the logits, are not dumped",
         zh="CONSISTENCY_KEEP_ENDS 未打开：训练侧的 lm_head（即 logits）不会被采集",
@@ -337,7 +329,7 @@ RULES = (
         "E016",
         WARNING,
         VERL,
-        _on("TORCHDYNAMO_DISABLE", _dumps_training),
+        _on("TORCHDYNAMO_DISABLE"),
         fact="both procedures; verl 0.8.0: actor.use_torch_compile is True, and compiled code runs past msprobe's hooks",
         en="TORCHDYNAMO_DISABLE is not on: compiled code runs past msprobe's hooks",
         zh="TORCHDYNAMO_DISABLE 未打开：编译后的代码会绕过 msprobe 的钩子",
