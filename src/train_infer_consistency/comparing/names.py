@@ -30,6 +30,15 @@ SortKey = tuple[int, int, int, tuple[int, ...], str]
 @lru_cache(maxsize=1 << 16)
 def split_numbers(path: str) -> tuple[str, tuple[int, ...]]:
     """Take the numbers out of a dotted path: ("layers.#.mlp", (3,)) for "layers.3.mlp"."""
+    parent, _, name = path.rpartition(".")
+    if not parent or name.isdecimal():
+        return _split(path)
+    template, numbers = _split(parent)  # the same for all that lie beside it
+    return f"{template}.{name}", numbers
+
+
+@lru_cache(maxsize=4096)
+def _split(path: str) -> tuple[str, tuple[int, ...]]:
     segments = path.split(".")
     numbers = []
     for index, segment in enumerate(segments):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import EvidenceError
-from .judge import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Bounds, finite, judge_statistics
+from .judge import DIFFERS, EQUAL, NOT_COMPARED, WITHIN, Bounds, finite, judge_statistics, known
 from .quantity import Quantity, Side
 from .record import RowResult
 from .shapes import count_words
@@ -87,11 +87,11 @@ def _same_bits_possible(one: Quantity, two: Quantity) -> bool:
 
 def _by_statistics(module: str, result: RowResult, one: Quantity, two: Quantity, bounds: Bounds) -> None:
     first, second = one.summary, two.summary
-    if not (finite(first) and finite(second)):
-        _say_which_is_not_finite(result, finite(first), finite(second))
-        return
-    if None in first or None in second:
-        result.reason = "the bits differ, and the statistics are null"
+    if not (known(first) and known(second)):
+        if finite(first) and finite(second):
+            result.reason = "the bits differ, and the statistics are null"
+        else:
+            _say_which_is_not_finite(result, finite(first), finite(second))
         return
     if bounds.bitwise and (one.dtype != two.dtype or (_rounded(one) or _rounded(two))):
         result.reason = "bits of different dtypes, or of rounded parts, say nothing by statistics"

@@ -87,7 +87,7 @@ def merge_parts(parts: dict[str, Quantity]) -> Quantity:
         return next(iter(parts.values()))
     whole = [parts[part] for part in _in_order(tuple(parts))]
     merged = _whole(whole, "parts")
-    if len({quantity.tokens for quantity in whole}) > 1 and not whole[0].parameter:
+    if not whole[0].parameter and len({quantity.tokens for quantity in whole}) > 1:
         merged.gap = "the parts have different numbers of tokens"
     return merged
 
@@ -134,7 +134,8 @@ def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
             dtype = max(dtype, row.dtype, key=unit_of)
     size = (tokens, first.features) if how == "tokens" or not first.column_split else (first.tokens, features)
     stats = combine(parts)
-    if not gap and None in stats:
+    high, low, mean, norm = stats
+    if not gap and (high is None or low is None or mean is None or norm is None):
         gap = "a part lacks a statistic"
     merged = Quantity(stats, size, dtype, None, first.parameter, gap, Merge(how, tuple(rows)))
     merged.conflict = conflict

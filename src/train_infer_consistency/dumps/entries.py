@@ -12,28 +12,29 @@ from typing import Any, cast
 
 from .records import Call, Direction, Leaf
 
-# A number by its characters: what they do not make up to one float() refuses, but for a point without digits behind it.
-_NUMBER = r"(-?(?!0[0-9])[0-9][0-9.e+-]{0,300}|null|NaN|-?Infinity)"
-_TEXT = r'"([^"\\\x00-\x1f]*)"'
+# A number by its characters: what they do not make up to one float() refuses, but for a point with no digit behind it.
+_NUMBER = r"(-?(?!0[0-9])[0-9]{1,150}+(?!\.[^0-9])[0-9.e+-]{0,150}|null|NaN|-?Infinity)"
+_TEXT = r'"[^"\\\x00-\x1f]*"'
+_NAME = r'"([^"\\\x00-\x1f]*)"'
 
 
 def _leaf_pattern(indent: int) -> str:
     line = "\n" + " " * indent
     inner = line + " "
     stats = ("," + inner).join(f'"{name}": {_NUMBER}' for name in ("Max", "Min", "Mean", "Norm"))
-    shape = r"\[([0-9, \n]*)\]"
+    shape = r"\[[0-9, \n]*\]"
     return (
-        rf'({{{inner}"type": "torch\.Tensor",{inner}"dtype": {_TEXT},{inner}"shape": {shape},{inner}{stats},'
-        rf'{inner}"requires_grad": (?:true|false){line}}})'
+        rf'{{{inner}"type": "torch\.Tensor",{inner}"dtype": ({_TEXT},{inner}"shape": {shape}),{inner}{stats},'
+        rf'{inner}"requires_grad": (?:true|false){line}}}'
     )
 
 
 # msprobe writes with indent=1. The numbers below are that indentation: entry 2, section 3, argument 4, field 5.
 COMMON = re.compile(
     r'\n  "(Module\.(?:([0-9]{1,9})\.)?([^"\\\x00-\x1f]+)\.([^."\\\x00-\x1f]*)\.forward\.([0-9]{1,9}))": '
-    rf'{{\n   "input_args": \[\n    {_leaf_pattern(4)}\n   \],\n   "input_kwargs": {{}},'
-    rf'\n   "output": \[\n    {_leaf_pattern(4)}\n   \],'
-    rf'\n   "parameters": (?:{{}}|{{\n    {_TEXT}: {_leaf_pattern(4)}\n   }})\n  }}(?=[,\n])'
+    rf'{{\n   "input_args": \[\n    ({_leaf_pattern(4)})\n   \],\n   "input_kwargs": {{}},'
+    rf'\n   "output": \[\n    ({_leaf_pattern(4)})\n   \],'
+    rf'\n   "parameters": (?:{{}}|{{\n    {_NAME}: {_leaf_pattern(4)}\n   }})\n  }}(?=[,\n])'
 )
 
 
@@ -42,8 +43,8 @@ _make_call: Callable[..., Call] = tuple.__new__
 _make_leaf: Callable[..., Leaf] = tuple.__new__
 _NOTHING: dict[str, Leaf] = {}
 _KEPT = 1 << 12
-# The groups of a leaf in COMMON: its text and six fields.
-_INPUT, _OUTPUT, _PARAMETER = (tuple(range(first, first + 7)) for first in (6, 13, 21))
+# The groups of COMMON: of the entry, and of a leaf its dtype with shape and its four numbers.
+_ENTRY, _INPUT, _OUTPUT, _PARAMETER = (1, 2, 3, 4, 5, 6, 12, 18), *(tuple(range(n, n + 5)) for n in (7, 13, 19))
 
 
 class EntryReader:
@@ -56,7 +57,7 @@ class EntryReader:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._faults: list[str] = []
-        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._texts: dict[str, str] = {}
         self._leaves: dict[str, Leaf] = {}
         self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
@@ -65,17 +66,18 @@ class EntryReader:
         """The call of an entry that :data:`COMMON` matched; None where only the other way can read it.
 
         Args:
-            match: with the groups name, list index, module, class, call, the input and its 6 fields, the output and its
-                6, the parameter's name, the parameter and its 6.
+            match: with the groups name, list index, module, class, call, the input and its 5 fields, the output and its
+                5, the parameter's name and its 5 fields.
             order: the entry's position.
         """
-        name, list_index, module, cls, call, taken, given, parameter = match.group(1, 2, 3, 4, 5, 6, 13, 20)
+        group = match.group
+        name, list_index, module, cls, call, taken, given, parameter = group(*_ENTRY)
         leaves = self._leaves
-        first = leaves.get(taken) or self._keep(match.group(*_INPUT))
-        last = leaves.get(given) or self._keep(match.group(*_OUTPUT))
+        first = leaves.get(taken) or self._keep(taken, group(*_INPUT))
+        last = leaves.get(given) or self._keep(given, group(*_OUTPUT))
         parameters = _NOTHING
         if parameter is not None:
-            leaf = self._quick_leaf(match.group(*_PARAMETER))
+            leaf = self._quick_leaf(group(*_PARAMETER))
             if leaf is None:
                 return None
             parameters = {self._texts.setdefault(parameter, parameter): leaf}
@@ -190,42 +192,40 @@ class EntryReader:
         self._faults.append(f"a tensor's {name} is no text")
         return None
 
-    def _keep(self, fields: tuple[str, ...]) -> Leaf | None:
+    def _keep(self, text: str, fields: tuple[str, ...]) -> Leaf | None:
         """The leaf of an activation, kept by its text: what one module puts out the next one takes in."""
         leaf = self._quick_leaf(fields)
         if leaf is not None:
             if len(self._leaves) > _KEPT:
                 self._leaves.clear()
-            self._leaves[fields[0]] = leaf
+            self._leaves[text] = leaf
         return leaf
 
     def _quick_leaf(self, fields: tuple[str, ...]) -> Leaf | None:
-        """The leaf of a text and its six fields; None where only the other way can read it."""
-        text, dtype, sizes, high, low, mean, norm = fields
-        shape = self._shapes.get(sizes)
-        if shape is None:
-            shape = self._quick_shape(sizes)
-            if shape is None:
-                return None
-            self._shapes[sizes] = shape
-        dtype = self._texts.setdefault(dtype, dtype)
-        if ".," in text or ".e" in text:
-            return None  # "1." is a number for float(), and none for JSON
+        """The leaf of its five fields; None where only the other way can read it."""
+        kind, high, low, mean, norm = fields
+        known = self._kinds.get(kind) or self._quick_kind(kind)
+        if known is None:
+            return None
         try:
-            return _make_leaf(Leaf, (dtype, shape, float(high), float(low), float(mean), float(norm), None, None))
+            return _make_leaf(Leaf, (*known, float(high), float(low), float(mean), float(norm), None, None))
         except ValueError:  # null, or no number at all
             pass
         try:
-            return Leaf(dtype, shape, _number(high), _number(low), _number(mean), _number(norm))
+            return Leaf(*known, _number(high), _number(low), _number(mean), _number(norm))
         except ValueError:
             return None
 
-    def _quick_shape(self, sizes: str) -> tuple[int, ...] | None:
-        words = [word.strip() for word in sizes.split(",")]
+    def _quick_kind(self, text: str) -> tuple[str, tuple[int, ...]] | None:
+        """The dtype and shape of their text; None where only the other way can read it."""
+        dtype, _, rest = text[1:].partition('"')
+        words = [word.strip() for word in rest[rest.index("[") + 1 : -1].split(",")]
         if not all(word.isdigit() and len(word) <= 18 and (word[0] != "0" or word == "0") for word in words):
             return None  # a missing comma, or a number that JSON does not know
         shape = tuple(map(int, words))
-        return self._tuples.setdefault(shape, shape)
+        known = self._texts.setdefault(dtype, dtype), self._tuples.setdefault(shape, shape)
+        self._kinds[text] = known
+        return known
 
     def _flatten(self, value: Any, into: list[Leaf | None]) -> None:
         """Append the leaves of nested lists and dicts in order, and None for everything else."""

@@ -24,6 +24,25 @@ DISPATCHED = re.compile(
 TRAINED = re.compile(
     rb'\{"source": ?"update_actor' + _HEAD + rb'"request_ids": ?\[' + _ID + rb'\], ?"num_requests": ?1\}\n'
 )
+# Our own loggers' lines of one request whose forward was dumped, from the timestamp on.
+_NUMBER, _MAYBE = rb"(0|[1-9][0-9]{0,17})", rb"(null|0|[1-9][0-9]{0,17})"
+_MORE = rb'((?:"[a-z_]+":(?:true|false|null|0|[1-9][0-9]{0,17}|"[!#-\[\]-~]*"),)*)'
+_STAMPED = rb'"timestamp":"([0-9T:.+-]{0,40})",'
+_DUMPED = rb'"step":' + _NUMBER + rb',"dump":' + _ID + rb',"skipped":null\}\n'
+OUR_DISPATCHED = re.compile(
+    _STAMPED
+    + rb'"phase":"(prefill|decode)","total_num_scheduled_tokens":(?:0|[1-9][0-9]{0,17}),'
+    + rb'"requests":\[\{"request_id":' + _ID + rb',"type":"new","tokens":' + _NUMBER
+    + rb',"phase":"(prefill|decode)","computed_tokens":' + _NUMBER + rb',"prompt_length":' + _NUMBER
+    + rb',"prompt_hash":' + _ID + rb'\}\],"weight_version":' + _MAYBE + b"," + _DUMPED
+)  # fmt: skip
+OUR_TRAINED = re.compile(
+    _STAMPED
+    + rb'"request_ids":\["[!#-\[\]-~]+"\],"num_requests":1,"requests":\[\{"request_id":' + _ID
+    + rb',"prompt_length":' + _NUMBER + rb',"response_length":' + _NUMBER + rb',"prompt_hash":' + _ID
+    + rb',"rollout_weight_versions":\[' + _MAYBE + b"," + _MAYBE + rb'\]\}\],"weight_version":' + _MAYBE + b","
+    + _MORE + rb'"phase":"([a-z_]+)",' + _MORE + _DUMPED
+)  # fmt: skip
 DOCUMENTED_END = b"}]}\n"
 OUR_END = b'"step":null,"dump":null,"skipped":"decode"}\n'
 
@@ -32,6 +51,11 @@ def has_new(raw: bytes) -> bool:
     """Whether a line has a new request."""
     # A letter is looked for forty times faster than a word, and no other word of such a line has a w.
     return 119 in raw and b'"new"' in raw
+
+
+def number_of(text: bytes) -> int | None:
+    """A number, or null."""
+    return None if text == b"null" else int(text)
 
 
 class DecodeForm:

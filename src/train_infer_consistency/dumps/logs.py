@@ -13,7 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .forms import DISPATCHED, DOCUMENTED_END, OUR_END, TRAINED, DecodeForm, OurForm, has_new
+from .fields import UnfitError, count_of, origin_of, parse, request_id_of, text_of
+from .forms import (
+    DISPATCHED,
+    DOCUMENTED_END,
+    OUR_DISPATCHED,
+    OUR_END,
+    OUR_TRAINED,
+    TRAINED,
+    DecodeForm,
+    OurForm,
+    has_new,
+    number_of,
+)  # fmt: skip
 from .reader import paused_collector
 from .steps import Decodes, Log, LogLine, LogProblem, Origin, Request
 
@@ -72,6 +84,9 @@ class _LogReader:
         self._decodes: dict[bytes, Decodes] = {}
         self._known: DecodeForm | OurForm | None = None
         self._words: dict[str, str] = {}
+        self._read_words: dict[bytes, str] = {}
+        self._owners: dict[bytes, Origin | None] = {}
+        self._extras: dict[bytes, dict[str, Any] | None] = {}
 
     def read(self, file: Iterable[bytes]) -> None:
         """Read all lines; an empty one is none."""
@@ -106,13 +121,13 @@ class _LogReader:
             return decodes
         match = DISPATCHED.match(raw)
         if match is None:
-            return None
+            return self._ours(raw, number)
         stamp, who, step, phase, name, kind, tokens, alone = match.groups()
         if kind == b"new":
             if alone is None or match.end() != len(raw) or name in _NO_IDS:
                 return None
             request = Request(name.decode(), "new", int(tokens))
-            return self._made(number, stamp, who, step, phase.decode(), request)
+            return self._made(number, stamp, who, step, phase, request)
         # A new request in a decode is a prefill of one token.
         if phase != b"decode" or has_new(raw) or not raw.endswith(DOCUMENTED_END):
             return None
@@ -128,14 +143,71 @@ class _LogReader:
         """The line of one trained sample in the documented form; None for any other line."""
         match = TRAINED.fullmatch(raw)
         if match is None:
-            return None
+            return self._ours(raw, number)
         stamp, who, step, name = match.groups()
         return None if name in _NO_IDS else self._made(number, stamp, who, step, None, Request(name.decode()))
 
-    def _made(self, number: int, stamp: bytes, who: bytes, step: bytes, phase: str | None, request: Request) -> LogLine:
-        word = self._word(stamp.decode())
-        phase = None if phase is None else self._word(phase)
-        return LogLine(self._path, number, self._who(who), int(step), phase, (request,), word)
+    def _ours(self, raw: bytes, number: int) -> LogLine | None:
+        """The line of one request that our own loggers wrote about its dump; None for any other line."""
+        at = raw.find(_STAMP)
+        match = (OUR_TRAINED if self._training else OUR_DISPATCHED).fullmatch(raw, at) if at > 0 else None
+        origin = None if match is None else self._owner(raw[:at])
+        if match is None or origin is None:
+            return None
+        extra: dict[str, Any] | None = _NOTHING
+        if self._training:
+            stamp, name, length, response, prompt, oldest, newest, weights, more, phase, rest, step, dump = (
+                match.groups()
+            )
+            extra = self._extra(more + rest)
+            versions = (number_of(oldest), number_of(newest))
+            tokens = kind = inner = computed = None
+            answer: int | None = int(response)
+        else:
+            stamp, phase, name, scheduled, word, cached, length, prompt, weights, step, dump = match.groups()
+            kind, tokens, inner, computed, answer = "new", int(scheduled), self._read_word(word), int(cached), None
+            versions = _NO_VERSIONS
+        if extra is None or name in _NO_IDS:
+            return None
+        text, known = prompt.decode(), int(length)
+        request = Request(name.decode(), kind, tokens, inner, computed, known, text, answer, False, 0, versions)
+        return LogLine(
+            self._path,
+            number,
+            origin,
+            int(step),
+            self._read_word(phase),
+            (request,),
+            self._read_word(stamp),
+            dump.decode(),
+            None,
+            False,
+            number_of(weights),
+            extra,
+        )
+
+    def _owner(self, head: bytes) -> Origin | None:
+        """The process that a line's beginning tells of; None where it tells of its forward as well."""
+        if head not in self._owners:
+            fields, origin = self._head(head)
+            self._owners[head] = origin if fields is not None and _FORWARD.isdisjoint(fields) else None
+        return self._owners[head]
+
+    def _extra(self, text: bytes) -> dict[str, Any] | None:
+        """What only some engines say, of its JSON text; None where that says something else as well."""
+        if not text:
+            return _NOTHING
+        if text not in self._extras:
+            fields = json.loads(b"{" + text[:-1] + b"}")
+            known = {name: value for name, value in fields.items() if value is not None} or _NOTHING
+            self._extras[text] = known if fields.keys() <= _EXTRA else None
+        return self._extras[text]
+
+    def _made(
+        self, number: int, stamp: bytes, who: bytes, step: bytes, phase: bytes | None, request: Request
+    ) -> LogLine:
+        word = None if phase is None else self._read_word(phase)
+        return LogLine(self._path, number, self._who(who), int(step), word, (request,), self._read_word(stamp))
 
     def _who(self, who: bytes) -> Origin:
         """The origin of ``"pid": 1, "rank": 0``."""
@@ -158,7 +230,7 @@ class _LogReader:
             return None
         try:
             return self._line(record, origin, number)
-        except _UnfitError as error:
+        except UnfitError as error:
             self._log.problems.append(LogProblem(self._path, number, "unfit", str(error)))
             return None
 
@@ -167,8 +239,8 @@ class _LogReader:
         at = raw.find(_STAMP)
         head, origin = self._head(raw[:at]) if at > 0 else _NO_HEAD
         if head is None or origin is None:
-            return _json(raw), None
-        tail = _json(b"{" + raw[at:])
+            return parse(raw), None
+        tail = parse(b"{" + raw[at:])
         return {**head, **tail} if type(tail) is dict else tail, origin
 
     def _head(self, head: bytes) -> tuple[dict[str, Any] | None, Origin | None]:
@@ -177,15 +249,15 @@ class _LogReader:
         if known is None:
             fields, origin = None, None
             if head.rstrip().endswith(b","):
-                with suppress(ValueError, RecursionError, _UnfitError):
+                with suppress(ValueError, RecursionError, UnfitError):
                     fields = json.loads(head.rstrip()[:-1] + b"}")
-                    origin = _origin(fields) if "pid" in fields else None
+                    origin = origin_of(fields) if "pid" in fields else None
             known = self._heads[head] = (fields, origin)
         return known
 
     def _line(self, record: dict[str, Any], origin: Origin | None, number: int) -> LogLine:
-        phase, stamp = _text(record, "phase"), _text(record, "timestamp") or ""
-        skipped = _text(record, "skipped")
+        phase, stamp = text_of(record, "phase"), text_of(record, "timestamp") or ""
+        skipped = text_of(record, "skipped")
         extra = _NOTHING
         if not _EXTRA.isdisjoint(record):
             extra = {name: record[name] for name in record.keys() & _EXTRA if record[name] is not None}
@@ -193,14 +265,14 @@ class _LogReader:
             self._path,
             number,
             origin or self._origin_of(record),
-            _count(record, "step"),
+            count_of(record, "step"),
             None if phase is None else self._word(phase),
             self._requests(record),
             self._word(stamp),
-            _text(record, "dump"),
+            text_of(record, "dump"),
             None if skipped is None else self._word(skipped),
             record.get("invalid") is True,
-            _count(record, "weight_version"),
+            count_of(record, "weight_version"),
             extra or _NOTHING,
         )
 
@@ -208,9 +280,9 @@ class _LogReader:
         """The origin of a line; one object for all lines of a process in the documented form."""
         key = (record.get("pid"), record.get("rank"))
         if not record.keys() <= _DOCUMENTED or type(key[0]) is not int or type(key[1]) is not int:
-            return _origin(record)
+            return origin_of(record)
         if key not in self._origins:
-            self._origins[key] = _origin(record)
+            self._origins[key] = origin_of(record)
         return self._origins[key]
 
     def _requests(self, record: dict[str, Any]) -> tuple[Request, ...]:
@@ -218,53 +290,57 @@ class _LogReader:
         ids = record.get("request_ids")
         if entries is None:
             if not self._training and "requests" not in record:
-                raise _UnfitError("'requests' is missing")
+                raise UnfitError("'requests' is missing")
             if self._training and type(ids) is not list:
-                raise _UnfitError("'request_ids' is no list")
-            count = _count(record, "num_requests") or 0
-            documented = [_request_id(request_id) for request_id in ids or []]
+                raise UnfitError("'request_ids' is no list")
+            count = count_of(record, "num_requests") or 0
+            documented = [request_id_of(request_id) for request_id in ids or []]
             return tuple(Request(name) for name in [*documented, *[None] * (count - len(documented))][:_MOST])
         if type(entries) is not list or not all(type(entry) is dict for entry in entries):
-            raise _UnfitError("'requests' is no list of objects")
+            raise UnfitError("'requests' is no list of objects")
         return tuple(self._request(entry) for entry in entries)
 
     def _request(self, entry: dict[str, Any]) -> Request:
-        kind = _text(entry, "type")
+        kind = text_of(entry, "type")
         kind = None if kind is None else self._word(kind)
         if entry.keys() <= _DOCUMENTED_REQUEST:
-            return Request(_request_id(entry.get("request_id")), kind, _count(entry, "tokens"))
-        phase = _text(entry, "phase")
+            return Request(request_id_of(entry.get("request_id")), kind, count_of(entry, "tokens"))
+        phase = text_of(entry, "phase")
         versions = entry.get("rollout_weight_versions")
         if not (type(versions) is list and len(versions) == 2):
             versions = [None, None]
         oldest, newest = (value if type(value) is int else None for value in versions)
         return Request(
-            _request_id(entry.get("request_id")),
+            request_id_of(entry.get("request_id")),
             kind,
-            _count(entry, "tokens"),
+            count_of(entry, "tokens"),
             None if phase is None else self._word(phase),
-            _count(entry, "computed_tokens"),
-            _count(entry, "prompt_length"),
-            _text(entry, "prompt_hash"),
-            _count(entry, "response_length"),
+            count_of(entry, "computed_tokens"),
+            count_of(entry, "prompt_length"),
+            text_of(entry, "prompt_hash"),
+            count_of(entry, "response_length"),
             entry.get("resumed") is True,
-            _count(entry, "draft_tokens") or 0,
+            count_of(entry, "draft_tokens") or 0,
             (oldest, newest) if (oldest, newest) != (None, None) else _NO_VERSIONS,
-            _count(entry, "sample_index"),
+            count_of(entry, "sample_index"),
         )
+
+    def _read_word(self, raw: bytes) -> str:
+        word = self._read_words.get(raw)
+        if word is None:
+            word = self._read_words[raw] = self._word(raw.decode())
+        return word
 
     def _word(self, word: str) -> str:
         return self._words.setdefault(word, word)
-
-
-class _UnfitError(Exception):
-    """A field is not what it should be."""
 
 
 # The published procedures' fields of a line and of a request in it.
 _DISPATCH = frozenset(["phase", "total_num_scheduled_tokens", "requests"])
 _UPDATE = frozenset(["request_ids", "num_requests"])
 _DOCUMENTED = frozenset(["source", "timestamp", "pid", "rank", "step"]) | _DISPATCH | _UPDATE
+# What a line says of its forward, and not of its process.
+_FORWARD = _EXTRA | _DISPATCH | _UPDATE | {"timestamp", "step", "dump", "skipped", "invalid", "weight_version"}
 _DOCUMENTED_REQUEST = frozenset(["request_id", "type", "tokens"])
 _STAMP = b'"timestamp"'
 _NO_IDS = frozenset([b"None", b"null"])
@@ -273,60 +349,3 @@ _NOTHING: dict[str, Any] = {}
 _NO_VERSIONS = (None, None)
 # A damaged count must not fill the memory.
 _MOST = 1 << 16
-
-
-def _origin(record: dict[str, Any]) -> Origin:
-    parallel = record.get("parallel")
-    return Origin(
-        pid=_count(record, "pid"),
-        rank=_count(record, "rank"),
-        engine=_text(record, "engine"),
-        host=_text(record, "host"),
-        replica=_text(record, "replica"),
-        run_id=_text(record, "run_id"),
-        msprobe=_text(record, "msprobe"),
-        parallel=parallel if type(parallel) is dict else {},
-    )
-
-
-_decode = json.JSONDecoder().raw_decode
-
-
-def _json(raw: bytes) -> Any:
-    """Parse a line; faster than json.loads, which looks for other encodings first.
-
-    Raises:
-        ValueError: it is no JSON, or no UTF-8.
-    """
-    text = raw.decode().strip()
-    value, end = _decode(text)
-    if end != len(text):
-        raise ValueError("something follows")
-    return value
-
-
-def _request_id(value: Any) -> str | None:
-    """An id; the documented training logger writes a missing one as the text ``None``."""
-    if type(value) is int:
-        return str(value)
-    if type(value) is not str or value in ("", "None", "null"):
-        return None
-    if not value.isprintable():
-        raise _UnfitError("a request id is no text")
-    return value
-
-
-def _count(record: dict[str, Any], name: str) -> int | None:
-    value = record.get(name)
-    if value is None:
-        return None
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise _UnfitError(f"{name!r} is no count")
-    return value
-
-
-def _text(record: dict[str, Any], name: str) -> str | None:
-    value = record.get(name)
-    if value is None or (type(value) is str and value.isprintable()):
-        return value
-    raise _UnfitError(f"{name!r} is no text")

@@ -90,7 +90,7 @@ class _Stream:
         self._file, self._entries, self._calls, self._limit = file, entries, calls, limit
         self._head: dict[str, Any] = {}
         self._text, self._at, self._ended = "", 0, False
-        self._line = 1
+        self._gone = 0  # characters before the window
         self._decode = json.JSONDecoder(object_pairs_hook=entries.pairs).raw_decode
 
     def read(self) -> None:
@@ -107,8 +107,16 @@ class _Stream:
             if self._at < len(self._text):
                 raise _BrokenError("something follows the end of the dump")
         except _BrokenError as error:
-            line = self._line + self._text.count("\n", 0, self._at)
+            line = self._lines_before()
             self.broken = f"line {line}: {error}; {len(self._calls)} entries before it were read"
+
+    def _lines_before(self) -> int:
+        """The number of the line at the cursor; to count on the way would cost every whole file its time."""
+        self._file.seek(0)
+        lines, left = 1, self._gone + self._at
+        while left and (text := self._file.read(min(left, _WINDOW))):
+            lines, left = lines + text.count("\n"), left - len(text)
+        return lines
 
     def text_of(self, name: str) -> str:
         """A header field; empty where it is missing or no text."""
@@ -134,22 +142,30 @@ class _Stream:
     def _common(self, seen: set[str]) -> bool:
         """Read the entries of the common form behind a brace or comma; True where no comma followed the last one."""
         calls, limit, match_at, call_of = self._calls, self._limit, COMMON.match, self._entries.common
-        while len(calls) != limit:
-            if self._at > len(self._text) - _LONG and not self._ended:
+        text, at, close = self._text, self._at, self._close()
+        more = True
+        while more and len(calls) != limit:
+            if at > close:
+                self._at = at
                 self._fill(_WINDOW)
-            match = match_at(self._text, self._at)
+                text, at, close = self._text, 0, self._close()
+            match = match_at(text, at)
             if match is None or match[1] in seen:
-                return False
+                break
             call = call_of(match, len(seen))
             if call is None:
-                return False
+                break
             calls.append(call)
             seen.add(call[0])
-            self._at = match.end()
-            if not self._text.startswith(",", self._at):
-                return True
-            self._at += 1
-        return False
+            at = match.end()
+            if more := text.startswith(",", at):
+                at += 1
+        self._at = at
+        return not more
+
+    def _close(self) -> int:
+        """From where on an entry may reach beyond the window."""
+        return len(self._text) if self._ended else len(self._text) - _LONG
 
     def _names(self, quick: Callable[[], bool] = lambda: False) -> Iterator[str]:
         """Yield each key of the object at the cursor, whose value stands at the cursor then.
@@ -219,7 +235,7 @@ class _Stream:
     def _fill(self, size: int) -> None:
         more = self._file.read(size)
         self._ended = not more
-        self._line += self._text.count("\n", 0, self._at)
+        self._gone += self._at
         self._text, self._at = self._text[self._at :] + more, 0
 
 
