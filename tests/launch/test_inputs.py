@@ -216,6 +216,8 @@ def test_a_plans_folder(tmp_path: Path) -> None:
     (tmp_path / "runtime_env.json").write_text(json.dumps(env), encoding="utf-8")
     for side in ("actor", "generate"):
         (tmp_path / f"config_{side}.json").write_text(json.dumps(MSPROBE), encoding="utf-8")
+    (run,) = read([str(tmp_path / "plan.toml")])
+    assert run.flag("lr") == 1
     (run,) = read([str(tmp_path)])
     assert run.unread == []
     assert run.stack["slime"] == "0.2.4"

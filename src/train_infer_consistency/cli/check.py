@@ -110,16 +110,20 @@ def lines(report: Report, language: str) -> list[str]:
             versions = " ".join(f"{name} {version}" for name, version in run_.stack.items())
             found.append(say(language, "run", where=run_.entry, scenario=run_.scenario, versions=versions))
     rows = [_row(finding, language) for finding in report.findings]
-    rows += [
-        (one.rule.code, "", str(one.origin or ""), _not_checked(one.en, one.zh, language)) for one in report.unchecked
-    ]
+    unjudged = [one for one in report.unchecked if not one.target]
+    rows += [(one.rule.code, "", str(one.origin or ""), _not_checked(one.en, one.zh, language)) for one in unjudged]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    mends = [finding.mends for finding in report.findings] + [()] * len(report.unchecked)
+    mends = [finding.mends for finding in report.findings] + [()] * len(unjudged)
     for row, offered in zip(rows, mends, strict=True):
         found.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
         found += [" " * (sum(widths) + 6) + _mend(mend, language) for mend in offered]
     found += [f"{origin}: {say(language, 'unread')}: {said.text(language)}" for origin, said in report.unread]
     found += [f"{say(language, 'target')}: {said.text(language)}" for said in report.target]
+    found += [
+        f"{say(language, 'target')}: {one.rule.code}: {one.zh if language == 'zh' else one.en}"
+        for one in report.unchecked
+        if one.target
+    ]
     for one in report.installed:
         found.append(f"{one.level}: {one.subject}: {one.what}{f'; {one.mend}' if one.mend else ''}")
     found.append(
@@ -128,7 +132,7 @@ def lines(report: Report, language: str) -> list[str]:
             "summary",
             applied=len(report.applied),
             broken=len(report.broken) + sum(one.level == "wrong" for one in report.installed),
-            unchecked=len(report.unchecked),
+            unchecked=len(unjudged),
             unread=len(report.unread),
         )
     )

@@ -79,9 +79,13 @@ class Reader:
 
     def path(self, path: str) -> None:
         """Read one file or folder."""
-        if path not in self.files and os.path.isdir(path):
-            self._plan(path)
-            return
+        folder = os.path.dirname(path) or "." if os.path.basename(path) == "plan.toml" else path
+        if path not in self.files and os.path.isdir(folder) and os.path.exists(path):
+            self._plan(folder)
+        else:
+            self._file(path)
+
+    def _file(self, path: str) -> None:
         text = self._text(path)
         if text is None:
             return
@@ -114,11 +118,11 @@ class Reader:
         found = [os.path.join(folder, name) for name in _PLAN_FILES]
         found = [path for path in found if os.path.exists(path)]
         if os.path.exists(plan):
-            self.path(plan)
+            self._file(plan)
         if not found:
             self.loose.unread.append((Origin(folder), Said("no-plan")))
         for path in found:
-            self.path(path)
+            self._file(path)
 
     def script(self, path: str, text: str) -> None:
         """A launch script, or a file of arguments alone."""

@@ -308,7 +308,10 @@ class Lexer:
     def _bodies(self) -> None:
         waiting, self.waiting = self.waiting, []
         for found, token in waiting:
-            target = found[found.index(token) + 1]
+            behind = found[found.index(token) + 1 :]
+            if not behind or behind[0].kind != "word":
+                raise ShellError("<<", token.line)
+            target = behind[0]
             end = "".join(part.text for part in target.parts)
             token.raw_body = any(part.quoted for part in target.parts)
             token.body = self._body(end, token)

@@ -69,7 +69,8 @@ def each(judge: Callable[[MsprobeFile, Run], Found | None]) -> Callable[[Run], A
 
 def section(file: MsprobeFile) -> dict[str, Any]:
     """The part of the file that belongs to its task."""
-    found = file.content.get(file.content.get("task") or "statistics")
+    task = file.content.get("task")
+    found = file.content.get(task if isinstance(task, str) else "statistics")
     return found if isinstance(found, dict) else {}
 
 
