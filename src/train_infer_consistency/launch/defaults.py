@@ -53,7 +53,7 @@ _VERL: dict[str, Any] = {
     "trainer.val_before_train": True,
 }
 #: What 0.9.0 changed.
-_VERL_09: dict[str, Any] = {"trainer.use_v1": True}
+_VERL_09: dict[str, Any] = {_ROLLOUT + "max_num_seqs": 256, "trainer.use_v1": True}
 #: What fully_async_ppo_trainer.yaml and its Megatron twin change.
 _FULLY_ASYNC: dict[str, Any] = {
     "algorithm.rollout_correction.bypass_mode": True,

@@ -17,6 +17,8 @@ ADDITIONAL = ROLLOUT + "engine_kwargs.vllm.additional_config"
 DUMP_CONFIG = ADDITIONAL + ".dump_config_path"
 _KWARGS = ROLLOUT + "engine_kwargs.vllm."
 _ENGINES = ("vllm",)
+#: 0.8.0's switch, and those that 0.9.0 has in its place.
+_SKIPS = (ROLLOUT + "skip.enable", "skip.rollout.enable", "skip.async_rollout.enable", "skip.rollout_tq.enable")
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 
 
@@ -130,6 +132,11 @@ def _dtype(run: Run) -> Answer:
     return Found(origin, _set(key, "bfloat16"), rollout=rollout, training=training)
 
 
+def _skip(run: Run) -> Answer:
+    given = [key for key in _SKIPS if on(defaults.verl(run, key))]
+    return Found(run.where(given[0]), set_override(given[0], False), key=given[0]) if given else None
+
+
 def _quantized(run: Run) -> Answer:
     key, value = _engine(run, "quantization")
     return None if value in (None, "") else Found(run.where(key), drop_override(key), value=value)
@@ -232,10 +239,11 @@ RULES = (
         "V109",
         ERROR,
         VERL,
-        override_must_be(ROLLOUT + "skip.enable", False),
-        fact="verl 0.8.0 rollout.skip replays stored rollouts: no prefill is run, and the ids are an earlier run's",
-        en="rollout.skip replays stored rollouts (skip.enable={value}), so that the rollout computes and dumps nothing",
-        zh="rollout.skip 会重放已保存的 rollout（skip.enable={value}），推理侧不计算也不 dump",
+        _skip,
+        fact="verl 0.8.0 rollout.skip and 0.9.0 skip.* replay stored rollouts: no prefill is run, and the ids are an earlier "
+        "run's",
+        en="{key} replays stored rollouts, so that the rollout computes and dumps nothing",
+        zh="{key} 会重放已保存的 rollout，推理侧不计算也不 dump",
         good="actor_rollout_ref.rollout.skip.enable=False",
         bad="actor_rollout_ref.rollout.skip.enable=True",
     ),
