@@ -189,9 +189,11 @@ def test_a_command_line() -> None:
 def test_a_dumped_configuration(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     content = {"actor_rollout_ref": {"rollout": {"enforce_eager": True}}, "trainer": {"nnodes": 1}}
+    content["ray_kwargs"] = {"ray_init": {"runtime_env": {"env_vars": {"DUMP_ON": "1"}}}}
     run = run_of(tmp_path, yaml.safe_dump(content), "config.yaml")
     assert run.override("actor_rollout_ref.rollout.enforce_eager") is True
     assert run.scenario == VERL_HYBRID
+    assert [one.scope for one in run.env["DUMP_ON"]] == [RAY_KWARGS]
 
 
 def test_a_configuration_is_not_read_without_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,3 +235,10 @@ def test_a_missing_setting_may_be_in_an_unknown_word(tmp_path: Path) -> None:
     with pytest.raises(UnknownValueError):
         run.override("b", 2)
     assert run_of(tmp_path, 'python3 -m verl.trainer.main_ppo a=1 "$@"\n').override("b", 2) == 2
+
+
+@pytest.mark.parametrize("name", ["verl.trainer.main_ppo_sync", "verl.experimental.one_step_off_policy.main_ppo"])
+def test_another_trainer_is_named(name: str) -> None:
+    run = example(VERL_HYBRID, f"python3 -m {name} trainer.balance_batch=False")[0]
+    assert said(run)[0].startswith(f"{name} is another trainer")
+    assert check(run).status == 3

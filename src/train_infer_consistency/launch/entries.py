@@ -105,6 +105,15 @@ def _module(name: str) -> str:
     return VERL_HYBRID if name.endswith("verl.trainer.main_ppo") or name == "main_ppo" else ""
 
 
+def other_trainer(command: Command) -> Field | None:
+    """The program of a command that starts another of verl's trainers, such as main_ppo_sync; None where it starts none."""
+    for field in command.argv:
+        name = field.text.removesuffix(".py").replace("/", ".").rpartition(".")[2]
+        if name.startswith("main_ppo") and not _module(field.text.removesuffix(".py").replace("/", ".")):
+            return field
+    return None
+
+
 def _wrapper(run: Run, argv: list[Field], load: Callable[[str], tuple[str, str] | None]) -> None:
     """``env A=B`` and ``ray job submit --runtime-env-json=… --`` before the Python command."""
     words = [field.text for field in argv]
@@ -204,6 +213,11 @@ def read_overrides(run: Run, fields: list[Field]) -> None:
                 overrides.apply(field, run.hydra)
             except overrides.OverrideError as error:
                 run.unread.append((field.origin, error.said))
+    read_ray_variables(run)
+
+
+def read_ray_variables(run: Run) -> None:
+    """The variables that verl's own settings give to Ray's workers."""
     for key, setting in run.hydra.items():
         if key.startswith(_RAY_ENV_VARS):
             name = key.removeprefix(_RAY_ENV_VARS)

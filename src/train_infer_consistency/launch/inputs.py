@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import stacks
-from .entries import parse_yaml, read_flags, read_overrides, read_variables, run_of
+from .entries import other_trainer, parse_yaml, read_flags, read_overrides, read_ray_variables, read_variables, run_of
 from .run import (
     SCENARIOS,
     SLIME,
@@ -76,6 +76,7 @@ class Reader:
         self.written: dict[str, Field] = {}
         self.folder = ""
         self.scripts = 0
+        self.others: list[Field | None] = []  # programs of verl that start a trainer with a step of its own
 
     def path(self, path: str) -> None:
         """Read one file or folder."""
@@ -135,7 +136,9 @@ class Reader:
         from .shell import Command
 
         origin = Origin("command line")
-        run = run_of(Command([Field(word, origin, True) for word in words], {}, {}, origin), self.load)
+        whole = Command([Field(word, origin, True) for word in words], {}, {}, origin)
+        run = run_of(whole, self.load)
+        self.others.append(other_trainer(whole))
         self.scripts += 1
         if run is None:
             run = self._arguments([Field(word, origin, True) for word in words])
@@ -150,6 +153,7 @@ class Reader:
             self.loose.target_only.append(Said("assumed", what=" ".join(sorted(script.assumed))))
         self.loose.target_only += [Said("target-file", path=path) for path in script.elsewhere]
         found = [run for run in (run_of(command, self.load) for command in script.commands) if run is not None]
+        self.others += map(other_trainer, script.commands)
         if not found and len(script.commands) == 1:
             run = self._arguments(script.commands[0].argv)
             found = [run] if run is not None else []
@@ -223,6 +227,7 @@ class Reader:
         run = Run(VERL_HYBRID)
         run.entry = Origin(path)
         _flatten(content, "", Origin(path), run.hydra)
+        read_ray_variables(run)
         run.scenario = _verl(run)
         self.scripts += 1
         self.runs.append(run)
@@ -244,7 +249,9 @@ class Reader:
         """The runs, each with what was given beside the commands."""
         if self.scripts and not self.runs:
             where = next(iter(self.loose.texts), "command line")
-            self.loose.unread.append((Origin(where), Said("no-command")))
+            other = next(filter(None, self.others), None)
+            said = Said("no-command") if other is None else Said("other-trainer", name=plain(other.text))
+            self.loose.unread.append((Origin(where) if other is None else other.origin, said))
         runs = self.runs or [self.loose]
         for run in runs:
             if run is not self.loose:

@@ -148,6 +148,11 @@ def _v2_runner(run: Run) -> Answer:
     )
 
 
+def _dynamo(run: Run) -> Answer:
+    name = "TORCHDYNAMO_DISABLE"
+    return None if run.variable(name) == "1" else Found(run.where(name), for_workers(run, name, "1"))
+
+
 def _run_id(run: Run) -> Answer:
     if (run.variable("CONSISTENCY_RUN_ID") or "").strip():
         return None
@@ -329,10 +334,10 @@ RULES = (
         "E016",
         WARNING,
         VERL,
-        _on("TORCHDYNAMO_DISABLE"),
-        fact="both procedures; verl 0.8.0: actor.use_torch_compile is True, and compiled code runs past msprobe's hooks",
-        en="TORCHDYNAMO_DISABLE is not on: compiled code runs past msprobe's hooks",
-        zh="TORCHDYNAMO_DISABLE 未打开：编译后的代码会绕过 msprobe 的钩子",
+        _dynamo,
+        fact="both procedures; verl 0.8.0: actor.use_torch_compile is True; torch 2.9 _dynamo/eval_frame.py takes 1 alone for on",
+        en="TORCHDYNAMO_DISABLE is not 1: compiled code runs past msprobe's hooks",
+        zh="TORCHDYNAMO_DISABLE 不是 1：编译后的代码会绕过 msprobe 的钩子",
         good="export DUMP_ON=1 TORCHDYNAMO_DISABLE=1\npython3 -m verl.trainer.main_ppo",
         bad=_V,
     ),
