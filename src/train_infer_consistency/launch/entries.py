@@ -106,7 +106,7 @@ def _module(name: str) -> str:
 
 
 def other_trainer(command: Command) -> Field | None:
-    """The program of a command that starts another of verl's trainers, such as main_ppo_sync; None where it starts none."""
+    """The program of a command that starts another of verl's trainers, such as main_ppo_sync; else None."""
     for field in command.argv:
         name = field.text.removesuffix(".py").replace("/", ".").rpartition(".")[2]
         if name.startswith("main_ppo") and not _module(field.text.removesuffix(".py").replace("/", ".")):

@@ -13,6 +13,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "holds no command that starts verl's main_ppo or fully_async_main, or slime's train.py",
         "其中没有启动 verl 的 main_ppo 或 fully_async_main、或 slime 的 train.py 的命令",
     ),
+    "other-trainer": (
+        "{name} is neither main_ppo nor fully_async_main: its step has no prompt-only pass, and no rule was tried",
+        "{name} 不是 main_ppo 或 fully_async_main：它的训练步骤没有仅含 prompt 的前向，没有检查任何规则",
+    ),
     "no-json": ("is no valid JSON object", "不是有效的 JSON 对象"),
     "no-toml": ("is no valid TOML ({why})", "不是有效的 TOML（{why}）"),
     "no-yaml": (
@@ -37,6 +41,10 @@ WORDS: dict[str, tuple[str, str]] = {
     # What was not checked.
     "unknown": ("{name} is unknown here: {why}", "{name} 的值在此无法得知：{why}"),
     "maybe": ("{name} may be set by {why}, which is unknown here", "{name} 可能由 {why} 设置，而后者在此无法得知"),
+    "maybe-many": (
+        "{count} rules are not checked, since what they look at may be set by {why}, which is unknown here: {codes}",
+        "{count} 条规则未检查，因为它们所看的设置可能由 {why} 给出，而后者在此无法得知：{codes}",
+    ),
     "assumed": ("arguments of the script are taken as not given: {what}", "按未给脚本传参数处理：{what}"),
     "target-file": ("{path}: a file of the target machine", "{path}：目标机器上的文件"),
     "target-packages": (
@@ -50,16 +58,16 @@ WORDS: dict[str, tuple[str, str]] = {
     "write": ("write:  {text}", "改为：{text}"),
     "write-env": ("for the workers:  {text}", "为工作进程设置：{text}"),
     "remove": ("remove: {text}", "删去：{text}"),
-    "unread": ("not read", "未读取"),
-    "not-checked": ("not checked", "未检查"),
-    "target": ("not checked here", "此处未检查"),
+    "unread": ("not read: {text}", "未读取：{text}"),
+    "not-checked": ("not checked: {text}", "未检查：{text}"),
+    "target": ("not checked here: {text}", "此处未检查：{text}"),
     "run": ("{where}: {scenario}, versions {versions}", "{where}：{scenario}，版本 {versions}"),
     "summary": (
         "{applied} rules applied, {broken} broken, {unchecked} not checked; {unread} not read",
         "适用规则 {applied} 条，违反 {broken} 条，未检查 {unchecked} 条；未读取 {unread} 项",
     ),
     "nothing": ("no rule applied: nothing was checked", "没有适用的规则：什么也没有检查"),
-    "by-hand": ("to be changed by hand", "需手工修改"),
+    "by-hand": ("to be changed by hand:", "需手工修改："),
     "no-change": ("nothing to change", "无需修改"),
 }
 
