@@ -142,3 +142,14 @@ def test_what_is_installed_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not installed.anything()
     monkeypatch.setattr("sys.path", [str(tmp_path), str(tmp_path / "site")])
     assert installed.anything()
+
+
+def test_what_one_unknown_word_leaves_open_is_one_line(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script.write_text(script.read_text(encoding="utf-8").rstrip() + " $EXTRA\n", encoding="utf-8")
+    assert main(["check", str(script)]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "$EXTRA" in line]
+    assert len(lines) == 1
+    assert "V104" in lines[0]
+    assert main(["check", "--json", str(script)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "V104" in [one["code"] for one in found["not_checked"]]

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from ..launch.check import Finding, Report
+    from ..launch.check import Finding, Report, Unchecked
     from ..launch.rule import Mend
 
+#: So many rules that one unknown word leaves open are said in one line.
+_MANY = 4
 _COLOURS = {"error": "31", "warning": "33", "note": "2"}
 
 
@@ -111,16 +113,19 @@ def lines(report: Report, language: str) -> list[str]:
             found.append(say(language, "run", where=run_.entry, scenario=run_.scenario, versions=versions))
     rows = [_row(finding, language) for finding in report.findings]
     unjudged = [one for one in report.unchecked if not one.target]
-    rows += [(one.rule.code, "", str(one.origin or ""), _not_checked(one.en, one.zh, language)) for one in unjudged]
+    many = {one.word for one in unjudged if one.word and sum(one.word == other.word for other in unjudged) >= _MANY}
+    alone = [one for one in unjudged if one.word not in many]
+    rows += [(one.rule.code, "", str(one.origin or ""), _not_checked(one, language)) for one in alone]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    mends = [finding.mends for finding in report.findings] + [()] * len(unjudged)
+    mends = [finding.mends for finding in report.findings] + [()] * len(alone)
     for row, offered in zip(rows, mends, strict=True):
         found.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
         found += [" " * (sum(widths) + 6) + _mend(mend, language) for mend in offered]
-    found += [f"{origin}: {say(language, 'unread')}: {said.text(language)}" for origin, said in report.unread]
-    found += [f"{say(language, 'target')}: {said.text(language)}" for said in report.target]
+    found += [_maybe(word, unjudged, language) for word in sorted(many)]
+    found += [f"{origin}: {say(language, 'unread', text=said.text(language))}" for origin, said in report.unread]
+    found += [say(language, "target", text=said.text(language)) for said in report.target]
     found += [
-        f"{say(language, 'target')}: {one.rule.code}: {one.zh if language == 'zh' else one.en}"
+        say(language, "target", text=f"{one.rule.code}: {_text(one, language)}")
         for one in report.unchecked
         if one.target
     ]
@@ -144,11 +149,20 @@ def _row(finding: Finding, language: str) -> tuple[str, str, str, str]:
     word = say(language, severity)
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         word = f"\033[{_COLOURS[severity]}m{word}\033[0m"
-    return finding.rule.code, word, str(finding.origin), finding.zh if language == "zh" else finding.en
+    return finding.rule.code, word, str(finding.origin), _text(finding, language)
 
 
-def _not_checked(en: str, zh: str, language: str) -> str:
-    return f"{say(language, 'not-checked')}: {zh if language == 'zh' else en}"
+def _text(one: Finding | Unchecked, language: str) -> str:
+    return one.zh if language == "zh" else one.en
+
+
+def _not_checked(one: Unchecked, language: str) -> str:
+    return say(language, "not-checked", text=_text(one, language))
+
+
+def _maybe(word: str, unjudged: list[Unchecked], language: str) -> str:
+    codes = [one.rule.code for one in unjudged if one.word == word]
+    return say(language, "maybe-many", count=len(codes), why=word, codes=" ".join(codes))
 
 
 def _mend(mend: Mend, language: str) -> str:
@@ -158,10 +172,6 @@ def _mend(mend: Mend, language: str) -> str:
 
 def to_json(report: Report, language: str) -> dict[str, Any]:
     """The report as one JSON object."""
-
-    def text(en: str, zh: str) -> str:
-        return zh if language == "zh" else en
-
     return {
         "status": report.status,
         "runs": [
@@ -174,7 +184,7 @@ def to_json(report: Report, language: str) -> dict[str, Any]:
                 "severity": finding.rule.severity,
                 "file": finding.origin.file,
                 "line": finding.origin.line,
-                "what": text(finding.en, finding.zh),
+                "what": _text(finding, language),
                 "fact": finding.rule.fact,
                 "mends": [
                     {"kind": mend.kind, "remove": mend.value is None, "text": mend.text} for mend in finding.mends
@@ -183,7 +193,7 @@ def to_json(report: Report, language: str) -> dict[str, Any]:
             for finding in report.findings
         ],
         "not_checked": [
-            {"code": one.rule.code, "where": str(one.origin or ""), "why": text(one.en, one.zh), "target": one.target}
+            {"code": one.rule.code, "where": str(one.origin or ""), "why": _text(one, language), "target": one.target}
             for one in report.unchecked
         ],
         "unread": [{"where": str(origin), "why": said.text(language)} for origin, said in report.unread],

@@ -27,16 +27,22 @@ class Finding:
 
 
 class Unchecked:
-    """A rule that could not be judged, where, and why. ``target``: only the target machine can show it."""
+    """A rule that could not be judged, where, and why.
 
-    __slots__ = ("en", "origin", "rule", "target", "zh")
+    ``target``: only the target machine can show it. ``word``: the unknown word that may set what the rule looks at.
+    """
 
-    def __init__(self, rule: Rule, origin: Origin | None, en: str, zh: str, target: bool) -> None:
+    __slots__ = ("en", "origin", "rule", "target", "word", "zh")
+
+    def __init__(
+        self, rule: Rule, origin: Origin | None, en: str, zh: str, target: bool = False, word: str = ""
+    ) -> None:
         self.rule = rule
         self.origin = origin
         self.en = en
         self.zh = zh
         self.target = target
+        self.word = word
 
 
 class Report:
@@ -93,8 +99,9 @@ def _try(rule: Rule, run: Run, report: Report) -> None:
     try:
         answer = rule.check(run)
     except UnknownValueError as unknown:
+        word = "" if unknown.given else unknown.why
         said = Said("unknown" if unknown.given else "maybe", name=unknown.key, why=unknown.why)
-        _unchecked(report, Unchecked(rule, unknown.origin, said.text("en"), said.text("zh"), False))
+        _unchecked(report, Unchecked(rule, unknown.origin, said.text("en"), said.text("zh"), word=word))
         return
     if isinstance(answer, Out):
         return

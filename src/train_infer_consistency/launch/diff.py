@@ -41,7 +41,7 @@ def corrections(report: Report, language: str) -> str:
             text.splitlines(), changed[file].splitlines(), f"a/{file.lstrip('/')}", f"b/{file.lstrip('/')}", lineterm=""
         )
     if left:
-        lines += [f"# {say(language, 'by-hand')}:", *[f"#   {line}" for line in dict.fromkeys(left)]]
+        lines += [f"# {say(language, 'by-hand')}", *[f"#   {line}" for line in dict.fromkeys(left)]]
     return "\n".join(lines) if lines else f"# {say(language, 'no-change')}"
 
 

@@ -34,7 +34,8 @@ _FACT = "vllm-ascend 0.18.0 "
 
 def _applies(run: Run) -> bool:
     """Whether the rollout is vLLM-Ascend's, as far as the stack tells."""
-    return "vllm-ascend" in run.stack and run.override(_ROLLOUT + "name", "vllm") == "vllm"
+    name = run.hydra.get(_ROLLOUT + "name")
+    return "vllm-ascend" in run.stack and (name is None or name.value == "vllm")
 
 
 def _variables(*names: str, least: int = 1) -> Callable[[Run], Answer]:
