@@ -107,3 +107,15 @@ def test_an_msprobe_file_alone_is_judged() -> None:
     text = json.dumps({"task": "statistics", "dump_path": "/d/generate", "level": "L0"})
     assert check(*example("", {"config_generate.json": text})).status == 0
     assert check(*example("", {"config_generate.json": text.replace("L0", "l0")})).status == 1
+
+
+def test_an_msprobe_file_that_is_known_in_part() -> None:
+    text = '{"task": "statistics", "dump_path": "$ROOT/generate", "level": "L0", "rank": []}'
+    script = (
+        f"cat > /h/config_generate.json <<EOF\n{text}\nEOF\nexport MSPROBE_GENERATE_CONFIG=/h/config_generate.json\n"
+    )
+    report = check(*example("", {"run.sh": script + "python3 train.py --lr 1\n"}))
+    unknown = {one.rule.code: str(one.origin) for one in report.unchecked if one.rule.code.startswith("M")}
+    assert unknown["M001"] == unknown["M008"] == "run.sh:2"
+    assert "M004" not in unknown
+    assert not [one for one in report.findings if one.rule.code.startswith("M")]

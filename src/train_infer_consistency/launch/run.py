@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+from .unknown import unknown_in
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,6 +118,19 @@ class MsprobeFile:
         self.content = content
         self.text = text
         self.origin = origin
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """A key's value.
+
+        Raises:
+            UnknownValueError: a part of it is unknown (``"$ROOT/generate"`` in a file that the script writes).
+        """
+        found = self.content.get(key, default)
+        for text in found if isinstance(found, list) else (found,):
+            why = unknown_in(text) if isinstance(text, str) else None
+            if why is not None:
+                raise UnknownValueError(key, why, self.at(key))
+        return found
 
     def at(self, key: str) -> Origin:
         """The line where a key stands; the file itself where it does not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..rule import ERROR, NOTE, OUT, WARNING, Found, Rule, drop_msprobe, set_msprobe
+from ..run import UnknownValueError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,15 +63,26 @@ def each(judge: Callable[[MsprobeFile, Run], Found | None]) -> Callable[[Run], A
     def check(run: Run) -> Answer:
         if not run.msprobe:
             return OUT
-        return [found for file in run.msprobe if (found := judge(file, run)) is not None] or None
+        found: list[Found] = []
+        unknown: UnknownValueError | None = None
+        for file in run.msprobe:
+            try:
+                one = judge(file, run)
+            except UnknownValueError as error:
+                unknown = error
+            else:
+                found += [] if one is None else [one]
+        if unknown is not None and not found:
+            raise unknown
+        return found or None
 
     return check
 
 
 def section(file: MsprobeFile) -> dict[str, Any]:
     """The part of the file that belongs to its task."""
-    task = file.content.get("task")
-    found = file.content.get(task if isinstance(task, str) else "statistics")
+    task = file.value("task")
+    found = file.value(task if isinstance(task, str) else "statistics")
     return found if isinstance(found, dict) else {}
 
 
@@ -82,7 +94,7 @@ def at(file: MsprobeFile, key: str, value: str | None, /, **values: object) -> F
 
 
 def _level(file: MsprobeFile, _: Run) -> Found | None:
-    level = file.content.get("level")
+    level = file.value("level")
     if level in _LEVELS:
         return None
     right = next((one for one in _LEVELS if one.lower() == str(level).lower()), "L0")
@@ -90,7 +102,7 @@ def _level(file: MsprobeFile, _: Run) -> Found | None:
 
 
 def _no_modules(file: MsprobeFile, _: Run) -> Found | None:
-    return at(file, "level", '"L0"') if file.content.get("level") == "L1" else None
+    return at(file, "level", '"L0"') if file.value("level") == "L1" else None
 
 
 def _unknown_keys(file: MsprobeFile, _: Run) -> Found | None:
@@ -100,14 +112,14 @@ def _unknown_keys(file: MsprobeFile, _: Run) -> Found | None:
 
 
 def _task(file: MsprobeFile, _: Run) -> Found | None:
-    task = file.content.get("task")
+    task = file.value("task")
     return None if task in _TASKS else at(file, "task", '"statistics"', task=task)
 
 
 def _filters(file: MsprobeFile, _: Run) -> Found | None:
     for key in ("rank", "step"):
-        if key in file.content and numbers(file.content[key]) is None:
-            return at(file, key, "[]", key=key, value=file.content[key])
+        if key in file.content and numbers(file.value(key)) is None:
+            return at(file, key, "[]", key=key, value=file.value(key))
     return None
 
 
@@ -127,7 +139,7 @@ def numbers(value: object) -> list[int] | None:
 
 
 def _precision(file: MsprobeFile, _: Run) -> Found | None:
-    return at(file, "precision", '"low"') if file.content.get("precision") == "high" else None
+    return at(file, "precision", '"low"') if file.value("precision") == "high" else None
 
 
 def _dump_enable(file: MsprobeFile, _: Run) -> Found | None:

@@ -7,7 +7,6 @@ import os
 from ..inputs import NAMED
 from ..rule import ERROR, OUT, WARNING, Found, NotChecked, Rule, release
 from ..run import SLIME, VERL
-from ..unknown import unknown_in
 from .msprobe import at, each, file_of, numbers
 
 TYPE_CHECKING = False
@@ -21,11 +20,11 @@ _PATH_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012
 
 
 def _bad_path(path: str) -> bool:
-    return not (set(path) <= _PATH_SIGNS) and unknown_in(path) is None
+    return not set(path) <= _PATH_SIGNS
 
 
 def _dump_path_signs(file: MsprobeFile, _: Run) -> Found | None:
-    path = file.content.get("dump_path")
+    path = file.value("dump_path")
     if isinstance(path, str) and _bad_path(path):
         good = "".join(sign if sign in _PATH_SIGNS else "_" for sign in path)
         return at(file, "dump_path", f'"{good}"', path=path)
@@ -52,8 +51,8 @@ def _config_path(judge: Callable[[str], bool]) -> Callable[[Run], Answer]:
 
 
 def _no_dump_path(file: MsprobeFile, _: Run) -> Found | None:
-    path = file.content.get("dump_path")
-    if isinstance(path, str) and (path.startswith("/") or unknown_in(path) is not None):
+    path = file.value("dump_path")
+    if isinstance(path, str) and path.startswith("/"):
         return None
     return at(file, "dump_path", f'"/dump_data/{file.side or "generate"}"', path=path)
 
@@ -62,7 +61,7 @@ def _ranks(run: Run) -> Answer:
     checked = False
     found: list[Found] = []
     for file in run.msprobe:
-        wanted = numbers(file.content.get("rank")) or []
+        wanted = numbers(file.value("rank")) or []
         if not wanted or not run.scenario or not file.side:
             continue
         checked = True
@@ -89,20 +88,20 @@ def world_size(run: Run, side: str) -> int:
 
 
 def _steps_verl(file: MsprobeFile, _: Run) -> Found | None:
-    steps = file.content.get("step")
+    steps = file.value("step")
     return at(file, "step", "[]", steps=steps) if steps else None
 
 
 def _steps_slime(file: MsprobeFile, _: Run) -> Found | None:
-    steps = numbers(file.content.get("step"))
+    steps = numbers(file.value("step"))
     return at(file, "step", "[0]", steps=steps) if steps and 0 not in steps else None
 
 
 def _effective(run: Run, side: str) -> str | None:
     """The folder in which a side's steps lie."""
     file = run.msprobe_of(side)
-    path = None if file is None else file.content.get("dump_path")
-    if not isinstance(path, str) or unknown_in(path):
+    path = None if file is None else file.value("dump_path")
+    if not isinstance(path, str):
         return None
     path = os.path.normpath(path)
     return os.path.join(path, "old_log_prob") if run.scenario == SLIME and side == "actor" else path
@@ -132,7 +131,7 @@ def _used_folder(run: Run) -> Answer:
             continue
         seen = True
         if any(name.startswith("step") or name.isdigit() for name in names):
-            found.append(at(file, "dump_path", f'"{file.content["dump_path"].rstrip("/")}_2"', folder=folder))
+            found.append(at(file, "dump_path", f'"{file.value("dump_path").rstrip("/")}_2"', folder=folder))
     if found or seen:
         return found or None
     if not run.msprobe:
@@ -151,7 +150,7 @@ def _sides(run: Run) -> Answer:
     first, second = run.msprobe_of("generate"), run.msprobe_of("actor")
     if first is None or second is None:
         return OUT
-    one, other = first.content.get("task"), second.content.get("task")
+    one, other = first.value("task"), second.value("task")
     return None if one == other else at(second, "task", f'"{one}"', one=one, other=other)
 
 
@@ -189,7 +188,7 @@ RULES = (
         "M003",
         ERROR,
         (),
-        _config_path(lambda path: not path.endswith(".json") and unknown_in(path) is None),
+        _config_path(lambda path: not path.endswith(".json")),
         fact="mindstudio-probe 26.2.0: the configuration is opened with the suffix .json demanded",
         en="msprobe's file {path} does not end in .json, which msprobe demands",
         zh="msprobe 配置文件 {path} 不以 .json 结尾，而 msprobe 要求如此",
