@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ..dumps.reader import paused_collector
@@ -195,7 +196,7 @@ def _compare_modules(context: Context) -> list[ModuleResult]:
 
 def _compare_module(name: str, one: Module, two: Module, context: Context) -> ModuleResult:
     mine, theirs = one.rows, two.rows
-    kinds = in_order(tuple([kind for kind in mine if kind in theirs and kind[0] not in HIDDEN]))
+    kinds = _common_kinds(tuple(mine), tuple(theirs))
     depth = depth_of(one.template, one.numbers, max(context.inference.layers, context.training.layers))
     rows = [compare_row(name, kind, depth, mine[kind], theirs[kind], context) for kind in kinds]
     word = worst_word(rows)
@@ -210,6 +211,12 @@ def _compare_module(name: str, one: Module, two: Module, context: Context) -> Mo
         counted = (name, reason) != ("lm_head", LAST_ROW)
     whole = mine.keys() == theirs.keys() and not any(row.word == NOT_COMPARED for row in rows)
     return ModuleResult(name, word, reason, counted, rows, whole)
+
+
+@lru_cache(maxsize=1024)
+def _common_kinds(mine: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[str, ...]:
+    """The rows that can be compared, in their order."""
+    return in_order([kind for kind in mine if kind in theirs and kind[0] not in HIDDEN])
 
 
 def _first_difference(inference: Side, training: Side, result: PairResult) -> Difference | None:

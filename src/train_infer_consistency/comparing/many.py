@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ..dumps.tensors import FOLDER
+from ..dumps.records import FOLDER
 from ..pairing.model import Pair, Pairing
 from .compare import Options, summarise
 from .pairs import compare_pair, rejected

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 # What runs in a layer, in the order of a forward pass; a container comes after what it contains.
@@ -57,8 +58,7 @@ def sort_key(template: str, numbers: tuple[int, ...]) -> SortKey:
     return (1, numbers[0], order, numbers[1:], template)
 
 
-@lru_cache(maxsize=1024)
-def in_order(kinds: tuple[str, ...]) -> tuple[str, ...]:
+def in_order(kinds: Iterable[str]) -> tuple[str, ...]:
     """A module's rows in their order: parameters, what goes in, what comes out."""
     return tuple(sorted(kinds, key=lambda kind: (_KINDS.get(kind, 6), kind)))
 

@@ -76,12 +76,13 @@ class Quantity:
         crc: only where one piece is the whole.
         parameter: whether it is a weight and no activation.
         gap: why it cannot be compared; empty where it can.
+        elements: whether every piece has a file with its elements.
         conflict: what its ranks disagree about; empty where they agree.
         derived: from which other row it was rebuilt; empty where it was dumped as such.
     """
 
     __slots__ = (
-        "_origin", "conflict", "crc", "derived", "dtype", "features", "gap", "parameter", "stats", "tokens",
+        "_origin", "conflict", "crc", "derived", "dtype", "elements", "features", "gap", "parameter", "stats", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,7 @@ class Quantity:
         crc: str | None,
         parameter: bool,
         gap: str,
+        elements: bool,
         origin: Origin | Merge,
     ) -> None:
         self.stats = stats
@@ -100,6 +102,7 @@ class Quantity:
         self.crc = crc
         self.parameter = parameter
         self.gap = gap
+        self.elements = elements
         self.conflict = ""
         self.derived = ""
         self._origin = origin
@@ -126,14 +129,6 @@ class Quantity:
         """Whether statistics of several pieces were put together, which rounds."""
         origin = self._origin
         return isinstance(origin, Merge) and origin.how != "one"
-
-    @property
-    def elements(self) -> bool:
-        """Whether every piece has a file with its elements."""
-        origin, stats = self._origin, self.stats
-        if isinstance(origin, Merge) and origin.how != "one":
-            return all(row.elements for row in origin.rows)
-        return isinstance(stats, Leaf) and stats.file is not None
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -163,7 +158,7 @@ class Quantity:
     def copy(self) -> Quantity:
         """Another one with the same values."""
         size = (self.tokens, self.features)
-        other = Quantity(self.stats, size, self.dtype, self.crc, self.parameter, self.gap, self._origin)
+        other = Quantity(self.stats, size, self.dtype, self.crc, self.parameter, self.gap, self.elements, self._origin)
         other.conflict, other.derived = self.conflict, self.derived
         return other
 

@@ -122,12 +122,12 @@ def build_rows(
             if key in rows:
                 continue
             size = (parameters if parameter else activations)[leaf.shape]
-            dtype, _, high, low, mean, norm, crc, _ = leaf
+            dtype, _, high, low, mean, norm, crc, file = leaf
             whole = size[0] and high is not None and low is not None and mean is not None and norm is not None
             gap = "" if whole else _gap(leaf, size, integer)
             # A row lent to another module, such as the weight of a norm fused into the next product, is not split.
             origin = (dump, call, slot, _LENT if target else rule, kind)
-            rows[key] = Quantity(leaf, size, dtype, crc, parameter, gap, origin)
+            rows[key] = Quantity(leaf, size, dtype, crc, parameter, gap, file is not None, origin)
             if target and key[0] not in modules:
                 modules[key[0]] = Module(key[0], template_of(key[0]), numbers, _LENT)
     return rows

@@ -117,19 +117,19 @@ def _replicated(ranks: Sequence[tuple[int, Quantity]]) -> Quantity:
         return first
     size = (first.tokens, first.features)
     origin = Merge("one", tuple(row for _, row in ranks))
-    found = Quantity(first.stats, size, first.dtype, None, first.parameter, first.gap, origin)
+    found = Quantity(first.stats, size, first.dtype, None, first.parameter, first.gap, first.elements, origin)
     found.conflict = conflict
     return found
 
 
 def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
     first = rows[0]
-    gap, conflict, dtype, tokens, features, parts = "", "", first.dtype, 0, 0, []
+    gap, conflict, dtype, elements, tokens, features, parts = "", "", first.dtype, True, 0, 0, []
     for row in rows:
         tokens += row.tokens
         features += row.features
         parts.append((row.summary, row.tokens * row.features))
-        gap, conflict = gap or row.gap, conflict or row.conflict
+        gap, conflict, elements = gap or row.gap, conflict or row.conflict, elements and row.elements
         if row.dtype != dtype:
             dtype = max(dtype, row.dtype, key=unit_of)
     size = (tokens, first.features) if how == "tokens" or not first.column_split else (first.tokens, features)
@@ -137,7 +137,7 @@ def _whole(rows: Sequence[Quantity], how: str) -> Quantity:
     high, low, mean, norm = stats
     if not gap and (high is None or low is None or mean is None or norm is None):
         gap = "a part lacks a statistic"
-    merged = Quantity(stats, size, dtype, None, first.parameter, gap, Merge(how, tuple(rows)))
+    merged = Quantity(stats, size, dtype, None, first.parameter, gap, elements, Merge(how, tuple(rows)))
     merged.conflict = conflict
     return merged
 

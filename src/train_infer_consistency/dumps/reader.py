@@ -150,10 +150,8 @@ class _Stream:
                 self._fill(_WINDOW)
                 text, at, close = self._text, 0, self._close()
             match = match_at(text, at)
-            if match is None or match[1] in seen:
-                break
-            call = call_of(match, len(seen))
-            if call is None:
+            call = None if match is None else call_of(match, len(seen))
+            if match is None or call is None or call[0] in seen:
                 break
             calls.append(call)
             seen.add(call[0])

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 if TYPE_CHECKING:
     from .tensors import TensorData
 
+#: Beside a dump.json, the folder of the elements.
+FOLDER = "dump_tensor_data"
 Direction = Literal["forward", "backward", "parameters_grad"]
 
 

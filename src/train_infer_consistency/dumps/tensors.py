@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import EvidenceError
 from .pickled import StoredTensor, read_stored
-from .records import Leaf
+from .records import FOLDER, Leaf
 
 if TYPE_CHECKING:
     import numpy as np
 
-FOLDER = "dump_tensor_data"
 # What numpy has itself.
 _PLAIN = frozenset(
     ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

@@ -16,7 +16,7 @@ from typing import Literal
 
 from ..errors import EvidenceError
 from .reader import DUMP
-from .tensors import FOLDER
+from .records import FOLDER
 
 Kind = Literal["dump", "rank", "step", "tree"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..comparing.many import How, Runner, Severity, Task
 from ..comparing.stored import Packed
 from ..dumps.reader import DUMP
-from ..dumps.tensors import FOLDER
+from ..dumps.records import FOLDER
 from ..pairing.model import Pair
 from .nodes import Node, batches_of
 from .on_node import MOVED, Errand, replace_paths

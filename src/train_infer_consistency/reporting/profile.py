@@ -146,7 +146,7 @@ def curve(pair: PairResult) -> list[Point]:
     for column in in_order(by_column):
         modules = by_column[column]
         seen = [(row, m) for m in modules for row in m.rows if not row.parameter and row.word in SEEN]
-        worst = _cell_of(*max(seen, key=lambda item: _row_rank(item[0]))) if seen else None
+        worst = _worst(seen)
         names = (column, f"layers.{column}")
         own = next((m for m in modules if m.module in names), None)
         outputs = [error_of(row) for row in own.rows if row.kind == "output"] if own is not None else []
@@ -186,9 +186,21 @@ def _cell_of(row: RowResult, module: ModuleResult) -> Cell:
     return Cell(row.word, row.worst, error_of(row), row.bound, module.module, row.kind)
 
 
-def _row_rank(row: RowResult) -> tuple[int, float, float]:
-    worst = math.inf if math.isnan(row.worst) else row.worst
-    return (SEVERITY[row.word], worst, error_of(row) or 0.0)
+def _worst(seen: list[tuple[RowResult, ModuleResult]]) -> Cell | None:
+    """The first of the worst rows; the error itself, which takes its time, only decides among equals."""
+    if not seen:
+        return None
+    ranks = [_row_rank(row) for row, _ in seen]
+    top = max(ranks)
+    return _cell_of(*max((item for item, rank in zip(seen, ranks, strict=True) if rank == top), key=_error))
+
+
+def _error(item: tuple[RowResult, ModuleResult]) -> float:
+    return error_of(item[0]) or 0.0
+
+
+def _row_rank(row: RowResult) -> tuple[int, float]:
+    return SEVERITY[row.word], math.inf if math.isnan(row.worst) else row.worst
 
 
 def _rank(cell: Cell) -> tuple[int, float, float]:
