@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ def install() -> None:
         models.__path__ = [f"{spec.submodule_search_locations[0]}/models"]
         sys.modules.setdefault("mbridge.models", models)
         after_import("mbridge", _load_dense_models)
+        after_import("mbridge.core.util", _tell_virtual_chunks)
     after_import("verl.workers.config.engine", _allow_float32)
 
 
@@ -32,6 +35,26 @@ def _load_dense_models(module: Any) -> None:
     # mbridge looks for "mlp" in a name first.
     norm = {"pre_mlp_layernorm.weight": [f"{layer}.post_attention_layernorm.weight"]}
     qwen2._MLP_MAPPING = {**qwen2._MLP_MAPPING, **norm}
+
+
+def _tell_virtual_chunks(module: Any) -> None:
+    """Before 0.13 megatron-core asks a global for the chunk's number, which mbridge does not set: all are the first."""
+    original, state = module.get_model, module.mpu
+    if "vp_stage" in inspect.signature(state.is_pipeline_first_stage).parameters:
+        return
+
+    @functools.wraps(original)
+    def get_model(provide: Any, *args: Any, **kwargs: Any) -> Any:
+        def provide_chunk(vp_stage: int | None = None, **ends: bool) -> Any:
+            if vp_stage is None:
+                return provide(**ends)
+            state.set_virtual_pipeline_model_parallel_rank(vp_stage)
+            first, last = state.is_pipeline_first_stage(), state.is_pipeline_last_stage()
+            return provide(pre_process=first, post_process=last, vp_stage=vp_stage)
+
+        return original(provide_chunk, *args, **kwargs)
+
+    module.get_model = get_model
 
 
 def _allow_float32(module: Any) -> None:

@@ -78,12 +78,18 @@ LAYER = (
     "mlp",
     "",
 )
+CHUNKS = (
+    "actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size=2",
+    # The interleaved schedule takes as many micro-batches at once as there are stages.
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+)
 #: tensor and pipeline parallel sizes, and the switches; None: switched off.
 RUNS: dict[str, tuple[int, int, dict[str, str] | None]] = {
     "off": (1, 1, None),
     "tp1": (1, 1, {"PROMPTS_ONLY": "1"}),
     "tp2": (2, 1, {"PROMPTS_ONLY": "1"}),
     "pp2": (1, 2, {"DUMP_PHASE": "all"}),
+    "vpp2": (1, 2, {"PROMPTS_ONLY": "1"}),
 }
 
 
@@ -106,11 +112,16 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a vocabulary that two ranks can share, and dropout in the attention, which needs the generators."""
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """``models(layers)``, with a vocabulary that two ranks can share, and dropout, which needs the generators."""
     from demo.tiny_model import write_model
 
-    return write_model(tmp_path_factory.mktemp("model"), attention_dropout=0.1, vocab_size=264)
+    @functools.cache
+    def get(layers: int) -> Path:
+        folder = tmp_path_factory.mktemp("model")
+        return write_model(folder, attention_dropout=0.1, vocab_size=264, num_hidden_layers=layers)
+
+    return get
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +130,15 @@ def tree(release: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def runs(tree: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+def runs(tree: Path, models: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
     @functools.cache
     def folder_of(name: str) -> Path:
         folder = tmp_path_factory.mktemp("run")
         tensor, pipeline, given = RUNS[name]
         sizes = {"tensor_model_parallel_size": tensor, "pipeline_model_parallel_size": pipeline}
         overrides = [*COMMON, *(f"actor_rollout_ref.actor.megatron.{key}={size}" for key, size in sizes.items())]
+        overrides += CHUNKS if name == "vpp2" else ()
+        model = models(4 if name == "vpp2" else 2)
         scenarios = [{"name": "grpo", "overrides": overrides, "steps": 1, "fails": False}]
         if name == "tp1":
             scenarios.append({"name": "fails", "overrides": overrides, "steps": 1, "fails": True})
@@ -256,6 +269,26 @@ def test_all_phases_of_a_pipeline(rank: int, runs: Callable[[str], Run]) -> None
         assert not [key for key in data if ".backward." in key]
         if rank == 0:
             assert tokens_seen(data, "embedding.word_embeddings") == length + response
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_virtual_chunks_of_a_pipeline(rank: int, runs: Callable[[str], Run]) -> None:
+    """Layers 0 and 2 are the first stage's, 1 and 3 the second's: a dump and a line for each chunk of a micro-batch."""
+    run = runs("vpp2")
+    dumped = [line for line in run.lines(rank) if line["dump"]]
+    assert [line["dump"] for line in dumped] == [f"step{step}/rank{rank}" for step in range(8)]
+    asked = run.scenario(rank)["asked"]
+    assert Counter(line["request_ids"][0] for line in dumped) == dict.fromkeys(asked, 2)
+    for line in run.lines(rank):
+        chunk = line["virtual_chunk"]
+        assert (line["virtual_chunks"], line["first_layer"]) == (2, 2 * chunk + rank)
+    for line in dumped:
+        chunk, data = line["virtual_chunk"], known(run.dumps.data(line["dump"]))
+        assert ("embedding" in data) == (rank == chunk == 0)
+        assert ("decoder.final_layernorm" in data) == (rank == chunk == 1)
+        assert [row for row in data if row.endswith(".mlp")] == ["decoder.layers.0.mlp"]
+    (around,) = run.scenario(rank)["passes"]
+    assert around["before"] == around["after"]
 
 
 def test_the_session_ends_with_the_forward(runs: Callable[[str], Run]) -> None:

@@ -24,8 +24,8 @@ from .page import PAGE, page
 
 TRAPS = load_traps()
 MUTANTS = [mutant for trap in TRAPS for mutant in trap.mutants]
-#: What a copy of the checkout has; what engines need besides comes where their tests run.
-COPIED = ("src", "tests", "overlays")
+#: What a copy of the checkout has: more than the package, because tests of other rooms import it.
+COPIED = ("src", "tests", "overlays", "docs", "benchmarks", "demo")
 LEFT_OUT = ("__pycache__", "data", "engines")
 #: What happened in the copy of a name: a mutant's id, or the unchanged "base".
 Outcome = Callable[[str], dict[str, Any]]
@@ -78,7 +78,7 @@ def run_all(mutants: list[Mutant], folder: Path, workers: int, marks: str) -> Ou
     base.mkdir()
     with_engines = marks == "engines"
     left_out = shutil.ignore_patterns(*LEFT_OUT[: 1 if with_engines else None])
-    for name in (*COPIED, *(["demo"] if with_engines else [])):
+    for name in COPIED:
         shutil.copytree(ROOT / name, base / name, ignore=left_out)
     for file in ROOT.iterdir():
         if file.is_file():
