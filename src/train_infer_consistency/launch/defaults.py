@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _ROLLOUT, _ACTOR, _MODEL = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor.", "actor_rollout_ref.model."
 
+#: The releases that the capture has edits for; a test holds them to VERSIONS.lock. b7dabd83 counts as 0.8.0.
+COVERED: dict[str, tuple[tuple[int, ...], ...]] = {
+    "verl": ((0, 8, 0),),
+    "vllm": ((0, 18, 0),),
+    "vllm-ascend": ((0, 13, 0), (0, 18, 0)),
+    "slime": ((0, 2, 2), (0, 2, 3), (0, 2, 4)),
+    "sglang": ((0, 5, 6), (0, 5, 7), (0, 5, 8), (0, 5, 9), (0, 5, 10)),
+}
 #: verl b7dabd83 and 0.8.0, which agree on all of these.
 _VERL: dict[str, Any] = {
     "actor_rollout_ref.hybrid_engine": True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import defaults
-from ..rule import Found, drop_flag, set_flag, set_override
+from ..rule import Found, drop_flag, release, set_flag, set_override, within
 from ..run import Run, UnknownValueError
 
 TYPE_CHECKING = False
@@ -88,6 +88,24 @@ def strategy(run: Run) -> str:
         return "megatron"
     engine = str(defaults.verl(run, "model_engine"))
     return "fsdp" if engine == "dp" else engine
+
+
+def covered(*names: str) -> Callable[[Run], Answer]:
+    """A check that the capture has edits for the run's versions of some upstreams."""
+
+    def check(run: Run) -> Answer:
+        found: list[Found] = []
+        for name in names:
+            version = run.stack.get(name)
+            if version is None or release(version) in ((), *defaults.COVERED[name]):
+                continue  # a commit such as b7dabd83 has no number to judge
+            if name == "sglang" and within(version, ">=0.5.11"):
+                continue  # it has msprobe of its own
+            known = ", ".join(".".join(map(str, one)) for one in defaults.COVERED[name])
+            found.append(Found(run.entry or run.where(), name=name, version=version, known=known))
+        return found or None
+
+    return check
 
 
 def override_must_be(key: str, wanted: Any, new: bool = False) -> Callable[[Run], Answer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import defaults
 from ..rule import ERROR, NOTE, WARNING, Found, Rule, drop_flag, set_flag
 from ..run import SLIME, Run
-from .settings import flag_must_be, flag_must_not_be
+from .settings import covered, flag_must_be, flag_must_not_be
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -175,5 +175,19 @@ RULES = (
         zh="{flags} 只启动一侧，没有可比对的数据",
         good="--num-rollout 1",
         bad="--debug-train-only",
+    ),
+    Rule(
+        "S312",
+        ERROR,
+        _ONLY,
+        covered("slime", "sglang"),
+        fact="VERSIONS.lock lists the releases that the capture has edits for",
+        en="{name} {version} has no edits: a run of it dumps nothing that can be paired (covered: {known})",
+        zh="{name} {version} 没有对应的改动：其运行不会产生可配对的 dump（已支持：{known}）",
+        good="--num-rollout 1",
+        bad={
+            "plan.toml": 'scenario = "slime"\nstack = "slime=0.3.0,sglang=0.5.10"\n',
+            "run.sh": "python3 train.py --num-rollout 1",
+        },
     ),
 )

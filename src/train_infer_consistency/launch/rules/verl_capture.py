@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import defaults
 from ..rule import ERROR, NOTE, OUT, WARNING, Found, Rule, drop_variable, set_override, set_variable
 from ..run import VERL, VERL_HYBRID, Run
-from .settings import ACTOR, MODEL, count, dumps_updates, on, override_must_be, phase, strategy, switch
+from .settings import ACTOR, MODEL, count, covered, dumps_updates, on, override_must_be, phase, strategy, switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -202,5 +202,19 @@ RULES = (
         zh="Megatron 后端的更新阶段不会采集反向",
         good=_UPDATE + "actor_rollout_ref.actor.strategy=fsdp",
         bad=_UPDATE + "actor_rollout_ref.actor.strategy=megatron",
+    ),
+    Rule(
+        "V225",
+        ERROR,
+        VERL,
+        covered("verl", "vllm-ascend"),
+        fact="VERSIONS.lock lists the releases that the capture has edits for",
+        en="{name} {version} has no edits: a run of it dumps nothing that can be paired (covered: {known})",
+        zh="{name} {version} 没有对应的改动：其运行不会产生可配对的 dump（已支持：{known}）",
+        good="trainer.test_freq=-1",
+        bad={
+            "plan.toml": 'scenario = "verl-hybrid"\nstack = "verl=0.8.0,vllm-ascend=0.23.0"\n',
+            "run.sh": "python3 -m verl.trainer.main_ppo trainer.test_freq=-1",
+        },
     ),
 )
