@@ -158,3 +158,62 @@ def test_a_mend_mends() -> None:
         if rule.code in {one.rule.code for one in check(*example(rule.scenarios[0], mended)).findings}:
             missing.append(rule.code)
     assert missing == []
+
+
+def codes(scenario: str, given: str) -> set[str]:
+    return {one.rule.code for one in check(*example(scenario, given)).findings}
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "found"),
+    [
+        # Bypassed by default, and no added pass: nothing is dumped, and no weights are switched.
+        ("DUMP_ON=1", "", {"V212"}),
+        ("DUMP_ON=1 PROMPTS_ONLY=0", "", {"V212"}),
+        # The added pass switches weights, which needs FSDP2.
+        ("DUMP_ON=1 PROMPTS_ONLY=1", "", {"V306"}),
+        ("DUMP_ON=1 PROMPTS_ONLY=1", "actor_rollout_ref.actor.strategy=fsdp2", set()),
+        # So does the trainer's own forward.
+        ("DUMP_ON=1", "algorithm.rollout_correction.bypass_mode=False", {"V306"}),
+        ("DUMP_ON=1", "algorithm.rollout_correction=null actor_rollout_ref.actor.strategy=fsdp2", set()),
+        ("DUMP_ON=1 PROMPTS_ONLY=1", "--config-name=fully_async_ppo_megatron_trainer.yaml", set()),
+    ],
+)
+def test_bypass_and_sharding(variables: str, settings: str, found: set[str]) -> None:
+    command = f"python3 -m verl.experimental.fully_async_policy.fully_async_main {settings} trainer.test_freq=-1"
+    assert codes(VERL_FULLY_ASYNC, f"export {variables}\n{command}") & {"V212", "V306"} == found
+
+
+@pytest.mark.parametrize(
+    ("given", "broken"),
+    [
+        ("--sglang-chunked-prefill-size 4096 --rollout-max-prompt-len 4095", False),
+        ("--sglang-chunked-prefill-size 4096 --rollout-max-prompt-len 4096", True),
+        ("--sglang-chunked-prefill-size 4096 --sglang-dp-size 2 --rollout-max-prompt-len 2047", False),
+        ("--sglang-chunked-prefill-size 4096 --sglang-data-parallel-size 2 --rollout-max-prompt-len 2048", True),
+        ("--sglang-chunked-prefill-size -1 --rollout-max-prompt-len 100000", False),
+    ],
+)
+def test_a_chunk_against_the_prompt(given: str, broken: bool) -> None:
+    assert ("S205" in codes("slime", given)) is broken
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("data.train_batch_size=8 trainer.n_gpus_per_node=8", set()),
+        ("data.train_batch_size=4 trainer.n_gpus_per_node=8", {"V210"}),
+        ("data.train_batch_size=4 actor_rollout_ref.rollout.n=2 trainer.n_gpus_per_node=8", set()),
+        (
+            (
+                "data.train_batch_size=4 trainer.n_gpus_per_node=8 model_engine=megatron "
+                "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+            ),
+            set(),
+        ),
+        ("data.train_batch_size=4 trainer.n_gpus_per_node=8 actor_rollout_ref.actor.use_dynamic_bsz=True", set()),
+        ("data.train_batch_size=4 trainer.n_gpus_per_node=$1", set()),
+    ],
+)
+def test_a_batch_against_the_cards(given: str, found: set[str]) -> None:
+    assert codes(VERL_HYBRID, f"{given} actor_rollout_ref.actor.ppo_mini_batch_size=4") & {"V209", "V210"} == found
