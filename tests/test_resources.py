@@ -100,3 +100,11 @@ def test_missing_file_is_one_line_with_the_mend(name: str, tmp_path: Path, monke
         (resources.overlays_dir if name == "overlays" else resources.lock_path)()
     assert str(caught.value).startswith(name)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_every_edited_file_has_its_row_in_the_table_of_what_was_run(page: str) -> None:
+    edited = {Path(name).name.removesuffix(".toml") for name in files_below(ROOT / "overlays") if ".py.toml" in name}
+    rows = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.endswith(" | |")]
+    assert edited
+    assert {name for name in edited if not any(f"{name}`" in row for row in rows)} == set()
