@@ -217,3 +217,17 @@ def test_a_chunk_against_the_prompt(given: str, broken: bool) -> None:
 )
 def test_a_batch_against_the_cards(given: str, found: set[str]) -> None:
     assert codes(VERL_HYBRID, f"{given} actor_rollout_ref.actor.ppo_mini_batch_size=4") & {"V209", "V210"} == found
+
+
+@pytest.mark.parametrize(
+    ("given", "broken"),
+    [
+        ("--rollout-num-gpus 1", False),
+        ("--rollout-num-gpus 2", True),
+        ("--rollout-num-gpus 2 --rollout-num-gpus-per-engine 2", False),
+        ("--colocate --actor-num-gpus-per-node 2", True),
+        ("--rollout-num-gpus 2 --router-policy round_robin", False),
+    ],
+)
+def test_the_router_matters_where_there_are_several_engines(given: str, broken: bool) -> None:
+    assert ("S211" in codes("slime", given)) is broken
