@@ -13,7 +13,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "": ("msprobe", "msprobe_run", "environment"),
     VERL_HYBRID: ("verl", "verl_training", "verl_capture", "npu"),
     VERL_FULLY_ASYNC: ("verl", "verl_training", "verl_capture", "verl_async", "npu"),
-    SLIME: ("slime", "slime_sglang", "slime_training"),
+    SLIME: ("slime", "slime_sglang", "slime_switch", "slime_training"),
 }
 
 

@@ -149,3 +149,10 @@ def flag_must_not_be(*dests: str) -> Callable[[Run], Answer]:
 
 def _written(value: Any) -> str:
     return "null" if value is None else str(value)
+
+
+def slime_example(stack: str, flags: str, **files: str) -> dict[str, str]:
+    """An example for another stack than the first."""
+    plan = f'scenario = "slime"\nstack = "{stack}"\n'
+    named = {name.replace("_json", ".json"): text for name, text in files.items()}
+    return {"plan.toml": plan, "run.sh": f"python3 train.py --num-rollout 1 {flags}", **named}
