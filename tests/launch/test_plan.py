@@ -258,10 +258,11 @@ def test_answers_that_no_run_can_come_of(given: dict[str, Any], said: str) -> No
 
 def test_a_refused_plan_leaves_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "slime", "--model", "m", "--world-size", "6", "--tp", "4", "--dump-root", "/d", "-o", "p"]
-    assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
+    for refused in (arguments, ["plan", "verl", *REQUIRED], ["plan", "slime", *REQUIRED, "--stack", "none"]):
+        assert main(refused) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
     assert list(here.iterdir()) == []
 
 

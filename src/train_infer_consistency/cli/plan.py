@@ -24,7 +24,7 @@ _ANSWERS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("scenario", metavar="SCENARIO", choices=SCENARIOS, help=", ".join(SCENARIOS))
+    parser.add_argument("scenario", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument(
         "--stack", metavar="NAME", help=f"{', '.join(stacks.STACKS)}, or pins: slime=0.2.4,sglang=0.5.9"
     )
@@ -39,17 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         "--strategy",
-        choices=ENGINES,
-        help="verl's training engine; default: fsdp2, whose weights are dumped",
+        metavar="NAME",
+        help=f"verl's training engine: {', '.join(ENGINES)}; default: fsdp2, whose weights are dumped",
     )
     parser.add_argument("--tensors", action="store_true", default=None, help="dump whole tensors, not statistics")
     parser.add_argument(
         "--md5", action="store_true", default=None, help="a checksum of each tensor beside its statistics"
     )
     parser.add_argument(
-        "--dp-attention", action="store_true", default=None, help="SGLang with DP attention: refused, unless"
+        "--dp-attention", action="store_true", default=None, help="SGLang with DP attention; refused with the reason"
     )
-    parser.add_argument("--allow-dp-attention", action="store_true", default=None, help="attention alone is compared")
+    parser.add_argument(
+        "--allow-dp-attention",
+        action="store_true",
+        default=None,
+        help="with it, --dp-attention is planned: compare attention alone",
+    )
     parser.add_argument("--run-id", metavar="NAME", help="names the run; default: a new name")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="the plan's folder; default: SCENARIO-plan")
     parser.add_argument("--lang", choices=LANGUAGES, help="language of comments and README; default: the locale's")
