@@ -59,8 +59,19 @@ def random_digest() -> str:
 
 def weights_digest(*networks: Any) -> str:
     """A digest of all parameters of networks, or of lists of their chunks."""
-    chunks = [chunk for network in networks for chunk in (network if isinstance(network, list) else [network])]
-    return digest(*(part for chunk in chunks for item in chunk.named_parameters() for part in item))
+    return digest(*(part for network in networks for item in parameters(network) for part in item))
+
+
+def parameters(network: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters of a network, or of a list of its chunks."""
+    for chunk in network if isinstance(network, list) else [network]:
+        yield from chunk.named_parameters()
+
+
+def keep_weights(network: Any, path: Path) -> None:
+    """Write this rank's part of all parameters, for tests that compare values."""
+    parts = [value.to_local() if hasattr(value, "to_local") else value for _, value in parameters(network)]
+    torch.save([part.detach().clone() for part in parts], path)
 
 
 class Rollout:
@@ -310,6 +321,7 @@ def run(plan: dict[str, Any], number: int, passes: list[dict[str, Any]]) -> dict
         except ArithmeticError as error:
             result["error"] = str(error)
             made.trainer.fit()
+    keep_weights(actor, Path(plan["report"].format(rank=os.environ["RANK"])).with_name(f"weights{number}.pt"))
     result |= {"after": weights_digest(actor), "others": weights_digest(*others), "random": random_digest()}
     return result | {"metrics": Logger.rows, "passes": list(passes), "asked": made.rollout.asked}
 
