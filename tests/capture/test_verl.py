@@ -517,7 +517,10 @@ class Trainer:
 
     def __init__(self, strategy: str = "fsdp2") -> None:
         self.passes: list[DataProto] = []
-        actor = types.SimpleNamespace(strategy=strategy)
+        # verl: actor.strategy=mindspeed, actor.mindspeed.strategy=mindspeed_megatron
+        package = strategy.partition("_")[0]
+        engine = {package: types.SimpleNamespace(strategy=strategy)}
+        actor = types.SimpleNamespace(strategy=package, **engine)
         self.config = types.SimpleNamespace(actor_rollout_ref=types.SimpleNamespace(actor=actor))
 
     def _compute_old_log_prob(self, data: DataProto) -> tuple[str, float]:
@@ -557,9 +560,10 @@ def test_without_prompts_only_nothing_is_added(process: Process) -> None:
 @pytest.mark.parametrize("prompts_only", ["0", "1"])
 def test_an_engine_that_is_not_edited_is_refused_by_name(process: Process, refusal: Refusal, prompts_only: str) -> None:
     process.env(DUMP_ON="1", PROMPTS_ONLY=prompts_only)
-    for trainer in map(Trainer, ("veomni", "torchtitan", "automodel")):
+    for trainer in map(Trainer, ("veomni", "torchtitan", "automodel", "mindspeed_fsdp")):
         text = refusal(functools.partial(verl.prompt_only_pass, trainer, training_batch(3, 2)))
-        assert f"strategy={trainer.config.actor_rollout_ref.actor.strategy}" in text
+        actor = trainer.config.actor_rollout_ref.actor
+        assert f"strategy={getattr(actor, actor.strategy).strategy}" in text
         assert trainer.passes == []
-    for strategy in ("fsdp", "fsdp2", "megatron", "mindspeed_megatron"):
+    for strategy in ("fsdp", "fsdp2", "megatron", "mindspeed_megatron", "mindspeed_llm"):
         verl.prompt_only_pass(Trainer(strategy), training_batch(3, 2))

@@ -21,7 +21,7 @@ MARK = "consistency_dump"
 _VERSION = "consistency_weight_version"
 _STEP = "consistency_trainer_step"
 #: The strategies whose engines are edited; verl's others have a forward loop of their own (0.8.0).
-_STRATEGIES = ("fsdp", "fsdp2", "megatron", "mindspeed_megatron")
+_STRATEGIES = ("fsdp", "fsdp2", "megatron", "mindspeed_megatron", "mindspeed_llm")
 # Cut to the prompt's width where they are there; responses and their mask become empty.
 _SEQUENCES = ("input_ids", "attention_mask", "position_ids", "routed_experts")
 _FSDP_MODULE = "verl.workers.engine.fsdp.transformer_impl"
@@ -185,7 +185,7 @@ def prompt_only_pass(trainer: Any, batch: Any) -> None:
     Raises:
         CaptureError: the actor's engine is one that is not edited, so that nothing would be dumped.
     """
-    strategy = trainer.config.actor_rollout_ref.actor.strategy
+    strategy = _engine(trainer.config.actor_rollout_ref.actor)
     if switches().dump_on and strategy not in _STRATEGIES:
         raise CaptureError(
             f"DUMP_ON is set, and nothing is dumped of an actor with strategy={strategy}",
@@ -193,6 +193,11 @@ def prompt_only_pass(trainer: Any, batch: Any) -> None:
         )
     if switches().prompts_only:
         trainer._compute_old_log_prob(prompt_only_copy(batch, _weight_version(trainer), trainer.global_steps))
+
+
+def _engine(actor: Any) -> str:
+    """The engine of an actor; MindSpeed has several, and its own configuration says which (verl 0.8.0)."""
+    return str(actor.mindspeed.strategy if actor.strategy == "mindspeed" else actor.strategy)
 
 
 def _weight_version(trainer: Any) -> int:

@@ -76,11 +76,18 @@ def dumps_updates(run: Run) -> bool:
 
 
 def strategy(run: Run) -> str:
-    """The actor's strategy: its own, else the model engine's, else the chosen configuration's.
+    """The actor's strategy: its own, else the model engine's, else the chosen configuration's; of MindSpeed's, which one.
 
     Raises:
         UnknownValueError: it cannot be known.
     """
+    name, key = _package(run), ACTOR + "mindspeed.strategy"
+    if name != "mindspeed":
+        return name
+    return str(run.override(key)) if key in run.hydra else "mindspeed_megatron"
+
+
+def _package(run: Run) -> str:
     key = ACTOR + "strategy"
     if key in run.hydra:
         return str(run.override(key))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..rule import Answer
 
 #: The strategies whose engines the capture is in; a test holds them to capture.verl's.
-COVERED = ("fsdp", "fsdp2", "megatron", "mindspeed_megatron")
+COVERED = ("fsdp", "fsdp2", "megatron", "mindspeed_megatron", "mindspeed_llm")
 _PROFILER = "global_profiler.tool"
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 _UPDATE = "export DUMP_ON=1 DUMP_PHASE=update_actor\npython3 -m verl.trainer.main_ppo "
@@ -130,7 +130,7 @@ RULES = (
         VERL,
         _strategy,
         fact="verl 0.8.0 workers/engine: veomni, torchtitan and automodel have a forward loop of their own; the capture "
-        "refuses an actor whose strategy is none of fsdp, fsdp2, megatron, mindspeed_megatron",
+        "refuses an actor whose strategy is none of fsdp, fsdp2, megatron, mindspeed_megatron, mindspeed_llm",
         en="nothing is dumped of an actor with strategy {name}",
         zh="strategy 为 {name} 的 actor 不会 dump 任何数据",
         good="actor_rollout_ref.actor.strategy=fsdp2",
