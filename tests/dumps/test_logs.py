@@ -340,3 +340,41 @@ def test_both_ways_of_reading_agree_on_any_documented_log(
     assert [line for line in lines if line in other] == [line for line in other if line in lines]
     assert all(line in other or (line.number, line.step) in plain for line in lines)
     assert set(decodes) <= set(plain)
+
+
+NUMBERS = st.integers(0, 99)
+EXTRAS = st.dictionaries(
+    st.sampled_from(["trainer_step", "prompt_only", "use_remove_padding", "virtual_chunk", "step", "other"]),
+    st.one_of(NUMBERS, st.booleans(), st.none(), st.just("all")),
+    max_size=3,
+)
+NAMES = st.sampled_from(["a", "b-1a2b3c4d", "None", "wé", "w x", None, 3])
+
+
+@given(st.booleans(), NAMES, st.tuples(*[NUMBERS] * 5), st.tuples(*[st.none() | NUMBERS] * 3), EXTRAS, EXTRAS)
+@SLOW
+def test_both_ways_of_reading_agree_on_any_line_of_our_own_loggers(
+    tmp_path: Path,
+    training: bool,
+    name: str | int | None,
+    counts: tuple[int, ...],
+    weights: tuple[int | None, ...],
+    more: dict[str, Any],
+    rest: dict[str, Any],
+) -> None:
+    tokens, computed, length, response, step = counts
+    entry: dict[str, Any]
+    if training:
+        entry = {"request_id": name, "prompt_length": length, "response_length": response, "prompt_hash": "5ef"}
+        entry["rollout_weight_versions"] = list(weights[:2])
+        line = {"request_ids": [name], "num_requests": 1, "requests": [entry], "weight_version": weights[2]}
+        line.update({**more, "phase": "log_prob", **rest})
+    else:
+        entry = {"request_id": name, "type": "new", "tokens": tokens, "phase": "prefill", "computed_tokens": computed}
+        entry.update({"prompt_length": length, "prompt_hash": "5ef"})
+        line = {"phase": "prefill", "total_num_scheduled_tokens": tokens, "requests": [entry]}
+        line["weight_version"] = weights[2]
+    path = tmp_path / ("update_actor_log.jsonl" if training else "dispatch_log.jsonl")
+    path.unlink(missing_ok=True)
+    our_log(path, [{**line, "step": step, "dump": f"step{step}/rank1", "skipped": None}] * 2, run_id="r1")
+    assert quickly(path) == slowly(path)
