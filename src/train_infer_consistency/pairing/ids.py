@@ -21,6 +21,9 @@ def base_id(request_id: str, known: Container[str]) -> str | None:
     """
     if request_id in known:
         return request_id
+    rest = request_id[:-9]
+    if rest in known and _SUFFIX.fullmatch(request_id, len(rest)):
+        return rest
     words = [request_id] + [request_id[len(prefix) :] for prefix in _PREFIXES if request_id.startswith(prefix)]
     for word in words:
         if word in known:

@@ -104,8 +104,8 @@ class _Join:
             if (detail := weights_differ(train.first(unit), unit.request, offset)) is not None:
                 train.reject([unit], Reason.WEIGHTS, detail)
         if len(units) == len(found) == 1 and infer.why(units[0]) is None and train.why(found[0]) is None:
-            run, other = infer.first(units[0]).origin.run_id, train.first(found[0]).origin.run_id
-            if run is None or run == other:  # as most requests are
+            run = infer.first(units[0]).origin.run_id
+            if run is None or run == train.first(found[0]).origin.run_id:  # as most requests are
                 return units, found
         units = [unit for unit in units if infer.why(unit) is None]
         found = [unit for unit in found if train.why(unit) is None]

@@ -48,6 +48,9 @@ def judge_inference(line: LogLine) -> Judgement | None:
         return _with_numbers(early, requests)
     if not requests:
         return Reason.DUMMY, ""
+    first = requests[0]
+    if len(requests) == 1 and is_prefill(first) and not (first.request_id or "").startswith(HEALTH_PREFIX):
+        return judge_prefill(first)  # as most lines are, which need no more questions
     if any((request.request_id or "").startswith(HEALTH_PREFIX) for request in requests):
         return Reason.HEALTH, ""
     if not any(map(is_prefill, requests)):
@@ -82,6 +85,8 @@ def judge_training(line: LogLine) -> Judgement | None:
         return early
     if line.phase not in (None, "log_prob"):
         return Reason.PHASE, f"it is {line.phase}"
+    if len(line.requests) == 1 and line.requests[0].request_id is not None:
+        return None  # as most lines are
     if len(line.requests) > 1:
         hashes = {request.prompt_hash for request in line.requests}
         if None in hashes or len(hashes) > 1 or any(request.request_id for request in line.requests):
