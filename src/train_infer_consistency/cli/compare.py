@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,10 +116,6 @@ def run(options: argparse.Namespace) -> int:
                 note(f"consistency: wrote {written}")
         if options.json:
             print_json(comparison.to_json())
-        # A hundred thousand records, and the process ends: they are neither searched for cycles nor freed one by one.
-        kept: list[object] = [comparison]
-        kept.append(kept)
-        gc.freeze()
     return comparison.status
 
 
