@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ def _read(paths: Iterable[Path], training: bool) -> Log:
     return log
 
 
+def _no_step(_: bytes) -> int | None:
+    return None
+
+
 class _LogReader:
     """Reads one file's lines."""
 
@@ -92,13 +96,19 @@ class _LogReader:
         """Read all lines; an empty one is none."""
         append = self._log.lines.append
         quick = self._trained if self._training else self._dispatched
+        # Nearly every line is a decode in the wording of the last one: what that takes is kept at hand.
+        known: DecodeForm | OurForm | None = None
+        step_of: Callable[[bytes], int | None] = _no_step
+        numbers, steps = array("q"), array("q")
         for number, raw in enumerate(file, 1):
-            known = self._known
-            if known is not None and (step := known.step_of(raw)) is not None:
-                known.numbers.append(number)
-                known.steps.append(step)
+            if (step := step_of(raw)) is not None:
+                numbers.append(number)
+                steps.append(step)
                 continue
             line = quick(raw, number)
+            if self._known is not None and self._known is not known:
+                known = self._known
+                step_of, numbers, steps = known.step_of, known.numbers, known.steps
             if line is None and not raw.isspace():
                 line = self._record(raw, number)
             if type(line) is LogLine:

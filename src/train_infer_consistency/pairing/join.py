@@ -71,12 +71,13 @@ class _Join:
         self._bases: dict[str, str | None] = {}
         self._first_tokens: dict[str, int] = {}
         self._by_key: dict[Key, list[Unit]] = defaultdict(list)
+        by_prompt = any(key.kind == "prompt-hash" for key in self.training)
         for unit in self.inference:
             name, prompt = unit.request.request_id, unit.request.prompt_hash
             base = None if name is None else self._base(name)
             if base is not None:
                 self._by_key[Key("request-id", base)].append(unit)
-            if prompt is not None:
+            if by_prompt and prompt is not None:
                 self._by_key[Key("prompt-hash", prompt)].append(unit)
 
     def _base(self, name: str) -> str | None:
