@@ -109,6 +109,18 @@ SCENARIOS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "reference": ("fsdp2", ("actor_rollout_ref.actor.use_kl_loss=True", *REFERENCE), 1),
     "lora fsdp": ("fsdp", LORA, 1),
 }
+#: verl 0.8.0's other estimators, without four that want more than this rollout has: a greedy answer (remax), several
+#: rewards (gdpo), sums of squared probabilities (optimal_token_baseline and its tir_ twin).
+ESTIMATORS = (
+    "grpo_vectorized",
+    "grpo_passk",
+    "reinforce_plus_plus_baseline",
+    "rloo",
+    "rloo_vectorized",
+    "opo",
+    "gpg",
+)
+SCENARIOS |= {name: ("fsdp2", (f"algorithm.adv_estimator={name}",), 1) for name in ESTIMATORS}
 FAILING = "made to fail"
 ADDED = tuple(name for name in SCENARIOS if name not in ("reference", "lora fsdp"))
 #: Which scenarios each run goes through, and its switches; None: verl as it is.
