@@ -231,3 +231,19 @@ def test_a_batch_against_the_cards(given: str, found: set[str]) -> None:
 )
 def test_the_router_matters_where_there_are_several_engines(given: str, broken: bool) -> None:
     assert ("S211" in codes("slime", given)) is broken
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ("--rollout-num-gpus 4", 4),
+        ("--rollout-num-gpus 8 --rollout-num-gpus-per-engine 2", 4),
+        ("--rollout-num-gpus 5 --rollout-num-gpus-per-engine 2", 2),
+        ("--colocate --actor-num-gpus-per-node 4 --actor-num-nodes 3 --rollout-num-gpus-per-engine 2", 6),
+        ("--colocate --actor-num-gpus-per-node 4 --rollout-num-gpus 64", 4),
+    ],
+)
+def test_the_router_has_so_many_engines(given: str, count: int) -> None:
+    (found,) = [one for one in check(*example("slime", given)).findings if one.rule.code == "S211"]
+    assert f"one of {count} engines" in found.en
+    assert f"{count} 个引擎" in found.zh

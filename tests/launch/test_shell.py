@@ -89,6 +89,10 @@ SCRIPTS = st.tuples(st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=2), WO
 @example("probe <<'EOF' a\n$(x) ' \" `\nEOF\nprobe b\n")
 @example("probe a 2>&1; probe c 2>/dev/null | cat\n")
 @example("probe $((2**3**2)) $((7/-2)) $((-7%3)) $(( (1+2)*3 ))\n")
+@example("A='x '; probe $A'y' ${A}z\n")
+@example("A=' x'; probe y$A 'z'$A\n")
+@example("A=0\nif false; then A=1; else probe $A; fi\n")
+@example("A=0\ncase x in a) A=1 ;; *) probe $A ;; esac\n")
 @example("for x in 1; do probe y; done; if true; then probe z; fi\n")
 @example("probe $'a\\tb\\'c' $\"d\"\n")
 @example('A=(1 \'2 3\'); B=("${A[@]}" 4); probe "${B[@]}" "${#B}" ${A[1]}\n'.replace(' "${#B}"', ""))
@@ -126,6 +130,20 @@ def commands(text: str) -> dict[str, list[str]]:
         ("false || A=2\nrun ${A:-1}", ["$A"]),
         ("A=1\n(A=2)\nrun $A", ["1"]),
         ("case $1 in a|b) A=1;; *) A=2;; esac\nrun $A", ["$A"]),
+        # Each branch begins with what was there before the first.
+        ("A=0\nif x; then A=1; else run $A; fi", ["0"]),
+        ("A=0\nif x; then A=1; elif y; then run $A; fi", ["0"]),
+        ("A=1\nif x; then A=2; else A=1; fi\nrun $A", ["$A"]),
+        ("A=1\nif x; then A=2; elif y; then A=1; fi\nrun $A", ["$A"]),
+        ("A=0\ncase $1 in a) A=1;; *) run $A;; esac", ["0"]),
+        ("A=0\ncase $1 in\n  a)\n    A=1\n    ;;\n  b | c) run $A ;;\nesac", ["0"]),
+        ("A=1\ncase $1 in a) A=2;; *) A=1;; esac\nrun $A", ["$A"]),
+        # Whether an unknown text is empty is unknown, and so is what stands for an empty one.
+        ("A=$(date)\nrun ${A:-x}", ["$(date)"]),
+        ("A=$(date)\nrun ${A:+x}", ["$(date)"]),
+        ("A=$(date)$B\nrun ${A:+x}", ["$(date)$B"]),
+        ("A=/$(date)\nrun ${A:+x}", ["x"]),
+        ("A='x '\nrun $A'y'", ["x", "y"]),
         ("f() { A=2; }\nA=1\nrun $A", ["1"]),
         ('f() { run "$@"; }', ["$@"]),
         ("for i in 1 2; do run $i; done", ["$i"]),

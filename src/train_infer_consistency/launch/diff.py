@@ -88,10 +88,7 @@ def _find(text: str, word: str, line: int) -> int:
             '"',
             "'",
         )
-        comment = (
-            "#" in text[text.rfind("\n", 0, at) + 1 : at].split()
-            or text[text.rfind("\n", 0, at) + 1 : at].strip() == "#"
-        )
+        comment = any(one.startswith("#") for one in text[text.rfind("\n", 0, at) + 1 : at].split())
         if begins and ends and not comment:
             return at
         at += len(word)

@@ -124,7 +124,9 @@ class _Reader:
             return at + 1
         if words:
             self._simple(words)
-        if sign == ")":
+        if sign == ")" and self._in_pattern():
+            self.frames[-1].kind = "case"  # the pattern stands on the line of its "case"
+        elif sign == ")":
             self._close("subshell")
         elif sign in (";;", ";&", ";;&") and self.frames and self.frames[-1].kind == "case":
             self._end_branch()

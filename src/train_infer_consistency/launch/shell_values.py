@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .run import Origin
 from .shell_lexer import ARITHMETIC, COMMAND, LITERAL, VARIABLE, ShellError, Token, is_name, tokens, word_of
-from .unknown import mark, unknown_in
+from .unknown import is_mark, mark, unknown_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class Variables:
             if self.in_function:
                 return mark(shown)
             self.assumed.add(f"${name}")
-        elif value is not None and empty_counts and unknown_in(value) == value:
-            return value
+        elif value and all(map(is_mark, value)):
+            return value  # it may be empty, or not set at all
         there = bool(value) if empty_counts else value is not None
         if sign == "+":
             return self._default(word, part) if there else ""
