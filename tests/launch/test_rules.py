@@ -247,3 +247,22 @@ def test_the_router_has_so_many_engines(given: str, count: int) -> None:
     (found,) = [one for one in check(*example("slime", given)).findings if one.rule.code == "S211"]
     assert f"one of {count} engines" in found.en
     assert f"{count} 个引擎" in found.zh
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("0", set()),
+        ("' 0 '", set()),
+        ("1", {"E013"}),
+        ("2", {"E013"}),
+        ("false", {"E017"}),
+        ("no", {"E017"}),
+        ("true", {"E017"}),
+        ("0.0", {"E017"}),
+        ("''", {"E017"}),
+    ],
+)
+def test_the_v2_runners_switch_is_a_number(value: str, found: set[str]) -> None:
+    script = f"export VLLM_USE_V2_MODEL_RUNNER={value}\npython3 -m verl.trainer.main_ppo\n"
+    assert codes(VERL_HYBRID, script) & {"E013", "E017"} == found

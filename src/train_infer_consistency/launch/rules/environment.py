@@ -137,15 +137,29 @@ def _generate_file(run: Run) -> Answer:
     return Found(run.where("SGLANG_MSPROBE_DUMP"), mend)
 
 
+def _number(text: str) -> int | None:
+    """What ``int()`` makes of a text; None where it stops."""
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
 def _v2_runner(run: Run) -> Answer:
-    value = word(run, "VLLM_USE_V2_MODEL_RUNNER")
-    if not value:
+    name = "VLLM_USE_V2_MODEL_RUNNER"
+    value = run.variable(name)
+    if value is None:
         return OUT
-    return (
-        None
-        if value in _OFF
-        else Found(run.where("VLLM_USE_V2_MODEL_RUNNER"), drop_variable("VLLM_USE_V2_MODEL_RUNNER"))
-    )
+    off = _number(value) is None or word(run, name) in _OFF  # a text that is no number is E017's
+    return None if off else Found(run.where(name), drop_variable(name))
+
+
+def _v2_no_number(run: Run) -> Answer:
+    name = "VLLM_USE_V2_MODEL_RUNNER"
+    value = run.variable(name)
+    if value is None:
+        return OUT
+    return None if _number(value) is not None else Found(run.where(name), drop_variable(name), value=value)
 
 
 def _dynamo(run: Run) -> Answer:
@@ -340,5 +354,16 @@ RULES = (
         zh="TORCHDYNAMO_DISABLE 不是 1：编译后的代码会绕过 msprobe 的钩子",
         good="export DUMP_ON=1 TORCHDYNAMO_DISABLE=1\npython3 -m verl.trainer.main_ppo",
         bad=_V,
+    ),
+    Rule(
+        "E017",
+        ERROR,
+        VERL,
+        _v2_no_number,
+        fact="vLLM 0.18.0: envs.py gives the text to int(), which stops at false, at off and at an empty text",
+        en="VLLM_USE_V2_MODEL_RUNNER={value}: vLLM reads a number here, and stops at any other text",
+        zh="VLLM_USE_V2_MODEL_RUNNER={value}：vLLM 在此只接受数字，其他文本会使其报错退出",
+        good="export VLLM_USE_V2_MODEL_RUNNER=0\npython3 -m verl.trainer.main_ppo",
+        bad="export VLLM_USE_V2_MODEL_RUNNER=false\npython3 -m verl.trainer.main_ppo",
     ),
 )
