@@ -91,7 +91,16 @@ def test_a_command_line_behind_two_hyphens(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["--stack", "verl-7", "x.sh"], ["--lang", "fr", "x.sh"], ["--stack"], ["--wrong", "x.sh"]],
+    [
+        [],
+        ["--stack", "verl=", "x.sh"],
+        ["--stack", "=", "x.sh"],
+        ["--stack", "torch=2.9", "x.sh"],
+        ["--stack", "verl-7", "x.sh"],
+        ["--lang", "fr", "x.sh"],
+        ["--stack"],
+        ["--wrong", "x.sh"],
+    ],
 )
 def test_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", *words]) == 2
@@ -153,3 +162,36 @@ def test_what_one_unknown_word_leaves_open_is_one_line(script: Path, capsys: pyt
     assert main(["check", "--json", str(script)]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "V104" in [one["code"] for one in found["not_checked"]]
+
+
+def test_doctors_words_in_a_chinese_line(
+    script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = installed.Installed("wrong", "verl", "is so", "mend it")
+    monkeypatch.setattr(installed, "look", lambda report: report.installed.append(found))
+    assert main(["check", "--lang", "zh", str(script)]) == 1
+    assert "此处已安装的软件包（doctor 的英文原文）：错误：verl：is so; mend it" in capsys.readouterr().out
+    assert main(["check", "--lang", "en", str(script)]) == 1
+    assert "installed here: error: verl: is so; mend it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.json", "[" * 100000),
+        ("a.toml", "scenario = " + "[" * 3000),
+        ("a.sh", "python3 -m verl.trainer.main_ppo a=" + "[" * 3000),
+        ("b.sh", "python3 -m verl.trainer.main_ppo a=" + "${A:-" * 3000),
+    ],
+)
+def test_what_is_nested_too_deeply_is_named(
+    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert main(["check", str(tmp_path / name)]) == 3
+    assert f"{name}: not read: " in capsys.readouterr().out
+
+
+def test_a_broken_rule_outranks_an_input_that_is_not_here(script: Path, tmp_path: Path) -> None:
+    assert main(["check", str(script), str(tmp_path / "gone.json")]) == 1
+    assert main(["check", str(tmp_path / "gone.json")]) == 3

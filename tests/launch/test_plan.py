@@ -332,10 +332,15 @@ def test_a_file_of_answers(tmp_path: Path) -> None:
         ("card = 1", "card is no answer"),
         ('tp = "2"', "no whole number"),
         ("tp = true", "no whole"),
+        ("answers = 3", "answers is no table"),
+        ("[[answers]]\ntp = 1", "answers is no table"),
     ):
         file.write_text(content)
         with pytest.raises(UsageError, match=said):
             read_answers(file)
+    file.write_text("tp = " + "[" * 3000)
+    with pytest.raises(EvidenceError, match="no valid TOML"):
+        read_answers(file)
     file.write_text("tp = ")
     with pytest.raises(EvidenceError, match="no valid TOML"):
         read_answers(file)

@@ -130,7 +130,9 @@ def lines(report: Report, language: str) -> list[str]:
         if one.target
     ]
     for one in report.installed:
-        found.append(f"{one.level}: {one.subject}: {one.what}{f'; {one.mend}' if one.mend else ''}")
+        what = f"{one.what}{f'; {one.mend}' if one.mend else ''}"
+        level = say(language, "error" if one.level == "wrong" else one.level)
+        found.append(say(language, "installed", level=level, subject=one.subject, what=what))
     found.append(
         say(
             language,

@@ -93,14 +93,11 @@ class Reader:
         self.loose.texts[path] = text
         self.folder = os.path.dirname(path)
         ending = os.path.splitext(path)[1].lower()
-        if ending == ".json":
-            self._json(path, text)
-        elif ending == ".toml":
-            self._toml(path, text)
-        elif ending in (".yaml", ".yml"):
-            self._yaml(path, text)
-        else:
-            self.script(path, text)
+        reads = {".json": self._json, ".toml": self._toml, ".yaml": self._yaml, ".yml": self._yaml}
+        try:
+            reads.get(ending, self.script)(path, text)
+        except RecursionError:
+            self.loose.unread.append((Origin(path), Said("too-deep")))
 
     def _text(self, path: str) -> str | None:
         if path in self.files:

@@ -25,8 +25,13 @@ def versions(text: str) -> dict[str, str]:
     """The versions of a stack's name, or of pins written ``verl=0.9.1,vllm-ascend=0.23.0``.
 
     Raises:
-        KeyError: no such stack.
+        KeyError: no such stack, an upstream that is in none, or a version that begins with no digit.
     """
     if "=" not in text:
         return dict(STACKS[text])
-    return dict(pin.split("=", 1) for pin in text.replace("==", "=").split(",") if "=" in pin)
+    known = {name for stack in STACKS.values() for name in stack}
+    pins = dict(pin.replace("==", "=").partition("=")[::2] for pin in text.split(","))
+    for name, version in pins.items():
+        if name not in known or not version[:1].isdigit():
+            raise KeyError(text)
+    return pins

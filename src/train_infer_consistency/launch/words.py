@@ -8,6 +8,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "not-here": ("{path} is not here", "此处没有 {path}"),
     "failed": ("cannot be read: {why}", "无法读取：{why}"),
     "no-utf8": ("is no UTF-8 text", "不是 UTF-8 文本"),
+    "too-deep": ("is nested too deeply to be read", "嵌套过深，无法读取"),
     "no-end": ("{what} has no end", "{what} 没有结束"),
     "no-command": (
         "holds no command that starts verl's main_ppo or fully_async_main, or slime's train.py",
@@ -52,6 +53,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "已安装的软件包：请在目标机器上运行 `consistency doctor`",
     ),
     # The report.
+    "installed": (
+        "installed here: {level}: {subject}: {what}",
+        "此处已安装的软件包（doctor 的英文原文）：{level}：{subject}：{what}",
+    ),
     "error": ("error", "错误"),
     "warning": ("warning", "警告"),
     "note": ("note", "提示"),

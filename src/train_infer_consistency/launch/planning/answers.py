@@ -104,8 +104,10 @@ def read_answers(path: Path) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise EvidenceError(f"{path} cannot be read ({error.strerror})", "name a TOML file of answers") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceError(f"{path} is no valid TOML ({error})", "mend the file") from None
+    if not isinstance(content.get("answers", {}), dict):
+        raise UsageError(f"{path}: answers is no table", "write [answers] above them, or no such name")
     given = {name.replace("-", "_"): value for name, value in {**content, **content.get("answers", {})}.items()}
     for name in ("answers", "versions", "made_by", "run_id"):
         given.pop(name, None)
