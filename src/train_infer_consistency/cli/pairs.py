@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .output import note, paint, print_json, table
 
 if TYPE_CHECKING:
-    from ..pairing.model import Pair, Pairing, Side, StepVerdict
+    from ..pairing.model import Pair, Pairing, Side
 
 _MOST_PAIRS = 20
 
@@ -93,7 +93,11 @@ def to_json(pairing: Pairing, verbose: bool) -> dict[str, Any]:
     for side in ("inference", "training"):
         made[side] = {reason.value: count for reason, count in sorted(pairing.counts(side).items(), key=str)}
     if verbose:
-        made["steps"] = [_step(verdict) for side in ("inference", "training") for verdict in pairing.steps(side)]
+        made["steps"] = [
+            {**verdict.to_json(), "used": verdict.used}
+            for side in ("inference", "training")
+            for verdict in pairing.steps(side)
+        ]
     made["problems"] = pairing.problems
     return made
 
@@ -118,19 +122,6 @@ def _side(side: Side) -> dict[str, Any]:
         "tokens": side.tokens.count,
         "sliced": side.sliced,
         "dumps": dumps,
-    }
-
-
-def _step(verdict: StepVerdict) -> dict[str, Any]:
-    return {
-        "side": verdict.side,
-        "process": verdict.process,
-        "step": verdict.step,
-        "used": verdict.used,
-        "reason": verdict.reason.value,
-        "detail": verdict.detail,
-        "request_id": verdict.request_id,
-        "place": verdict.place,
     }
 
 

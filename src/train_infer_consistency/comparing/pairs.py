@@ -87,16 +87,7 @@ def rejected(pairing: Pairing) -> Iterator[dict[str, Any]]:
     """Every step that was not used, plain decodes of the inference side aside, and why."""
     for verdict in pairing.verdicts:
         if not verdict.used:
-            yield {
-                "side": verdict.side,
-                "process": verdict.process,
-                "step": verdict.step,
-                "reason": verdict.reason.value,
-                "text": verdict.reason.text,
-                "detail": verdict.detail,
-                "request_id": verdict.request_id,
-                "place": verdict.place,
-            }
+            yield {**verdict.to_json(), "text": verdict.reason.text}
 
 
 def name_of(pair: Pair) -> str | None:

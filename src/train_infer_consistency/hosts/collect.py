@@ -193,15 +193,7 @@ def _record(planned: Plan, choice: Choice, files: list[dict[str, Any]]) -> dict[
                 for side in ("inference", "training")
             },
             "steps": [
-                {
-                    "side": verdict.side,
-                    "process": verdict.process,
-                    "step": verdict.step,
-                    "reason": verdict.reason.value,
-                    "detail": verdict.detail,
-                    "request_id": verdict.request_id,
-                    "place": verdict.place,
-                }
+                verdict.to_json()
                 for verdict in planned.pairing.verdicts
                 if not verdict.used and verdict.step is not None
             ],

@@ -12,9 +12,8 @@ from typing import Any
 from .. import __version__
 from ..cluster import joined, node_ids
 from ..errors import EvidenceError, FoundError, UnfinishedError, UsageError
-from .on_node import Piece
 from .sources import Found
-from .survey import CHUNK, File, Looked
+from .survey import File, Looked, Piece, pieces_of
 
 # How long a node may take for one answer. Looking into ten thousand dumps takes seconds, starting a worker longest.
 SECONDS = 600.0
@@ -111,14 +110,12 @@ def batches_of(files: Sequence[File]) -> Iterator[list[tuple[File, Piece]]]:
     """Pieces of files in the order of the files, so many together that an answer is neither tiny nor too large."""
     batch: list[tuple[File, Piece]] = []
     size = 0
-    for file in files:
-        for offset in range(0, max(file.size, 1), CHUNK):
-            piece = Piece(file.path, offset, min(CHUNK, file.size - offset))
-            if batch and (size + piece.size > BATCH or len(batch) == PIECES):
-                yield batch
-                batch, size = [], 0
-            batch.append((file, piece))
-            size += piece.size
+    for file, piece in pieces_of(files):
+        if batch and (size + piece.size > BATCH or len(batch) == PIECES):
+            yield batch
+            batch, size = [], 0
+        batch.append((file, piece))
+        size += piece.size
     if batch:
         yield batch
 

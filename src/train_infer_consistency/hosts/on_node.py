@@ -9,25 +9,17 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..comparing.many import How, Task, compare_task
 from ..comparing.record import PairResult
 from ..comparing.stored import Packed
 from ..errors import ConsistencyError, EvidenceError, UnfinishedError
 from ..pairing.model import Side
-from .survey import Survey, files_in, read_part, survey
+from .survey import Piece, Survey, files_in, read_part, survey
 
 #: Where a moved dump will lie on the node that compares, in the pairs that it gets.
 MOVED = Path("moved:")
-
-
-class Piece(NamedTuple):
-    """A part of a file."""
-
-    path: Path
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,14 @@ class File(NamedTuple):
     modified: int
 
 
+class Piece(NamedTuple):
+    """A part of a file."""
+
+    path: Path
+    offset: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Survey:
     """One folder of one side.
@@ -103,15 +111,21 @@ def files_in(folders: Iterable[Path]) -> list[File]:
     ]
 
 
+def pieces_of(files: Iterable[File]) -> Iterator[tuple[File, Piece]]:
+    """Files in pieces, in order; an empty one is one empty piece."""
+    for file in files:
+        for offset in range(0, max(file.size, 1), CHUNK):
+            yield file, Piece(file.path, offset, min(CHUNK, file.size - offset))
+
+
 def chunks(files: Iterable[File]) -> Iterator[tuple[File, bytes]]:
-    """The contents of files in pieces, in order; of an empty one there is one empty piece.
+    """The contents of files, as :func:`pieces_of` cuts them.
 
     Raises:
         EvidenceError: one cannot be read, or has become shorter.
     """
-    for file in files:
-        for offset in range(0, max(file.size, 1), CHUNK):
-            yield file, read_part(file.path, offset, min(CHUNK, file.size - offset))
+    for file, piece in pieces_of(files):
+        yield file, read_part(*piece)
 
 
 def read_part(path: Path, offset: int, size: int) -> bytes:

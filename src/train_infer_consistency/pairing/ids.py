@@ -7,7 +7,7 @@ from collections.abc import Container
 
 # vLLM >= 0.14 appends 8 random hex digits (InputProcessor.assign_request_id), its chat API puts a word in front.
 _SUFFIX = re.compile(r"-[0-9a-f]{8}")
-_PREFIXES = ("chatcmpl-", "cmpl-")
+_PREFIXES = ("", "chatcmpl-", "cmpl-")
 
 
 def base_id(request_id: str, known: Container[str]) -> str | None:
@@ -19,13 +19,10 @@ def base_id(request_id: str, known: Container[str]) -> str | None:
         request_id: the inference side's.
         known: the training side's ids.
     """
-    if request_id in known:
-        return request_id
-    rest = request_id[:-9]
-    if rest in known and _SUFFIX.fullmatch(request_id, len(rest)):
-        return rest
-    words = [request_id] + [request_id[len(prefix) :] for prefix in _PREFIXES if request_id.startswith(prefix)]
-    for word in words:
+    for prefix in _PREFIXES:
+        if not request_id.startswith(prefix):
+            continue
+        word = request_id[len(prefix) :]
         if word in known:
             return word
         if len(word) > 9 and _SUFFIX.fullmatch(word, len(word) - 9) and word[:-9] in known:

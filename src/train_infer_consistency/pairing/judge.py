@@ -48,12 +48,10 @@ def judge_inference(line: LogLine) -> Judgement | None:
         return _with_numbers(early, requests)
     if not requests:
         return Reason.DUMMY, ""
-    first = requests[0]
-    if len(requests) == 1 and is_prefill(first) and not (first.request_id or "").startswith(HEALTH_PREFIX):
-        return judge_prefill(first)  # as most lines are, which need no more questions
-    if any((request.request_id or "").startswith(HEALTH_PREFIX) for request in requests):
+    # Lists, and not any(): nearly every line has one request, for which a generator takes longer than the question.
+    if [request for request in requests if (request.request_id or "").startswith(HEALTH_PREFIX)]:
         return Reason.HEALTH, ""
-    if not any(map(is_prefill, requests)):
+    if not [request for request in requests if is_prefill(request)]:
         # In the documented form a speculative decode is called a prefill, so only its phase tells the two apart.
         if any(request.drafts for request in requests) or (line.phase == "prefill" and _documented(requests)):
             return (Reason.SPECULATIVE, "") if len(requests) > 1 or requests[0].drafts else (Reason.CHUNKED, "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ..dumps.steps import Decodes, LogLine, Request
 from ..dumps.tokens import Tokens
@@ -108,6 +108,10 @@ class StepVerdict(NamedTuple):
     def used(self) -> bool:
         """Whether a pair has it."""
         return self.reason is Reason.USED
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, the reason by its name."""
+        return {**self._asdict(), "reason": self.reason.value}
 
 
 @dataclass(frozen=True)
