@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from demo import rollouts
 from demo.faults import FAULTS
-from demo.rollouts import ENGINES, Rollout
+from demo.rollouts import ENGINES, ON_A_CPU, Rollout
 from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
+from train_infer_consistency.selftest.run import group_of, write_config
 
 ROOT = rollouts.ROOT
 STACK = "verl-0.8"
@@ -116,38 +116,37 @@ class Demo:
             "PROMPTS_ONLY": "1",
             "MSPROBE_CONFIG_PATH": str(self._configure(strategy)),
             "CONSISTENCY_KEEP_ENDS": "1",
-            "WORLD_SIZE": "1",
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "0",
-            "DIST_INIT_METHOD": f"file://{self.folder / strategy}.store",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "TORCHDYNAMO_DISABLE": "1",
-            "HF_HUB_OFFLINE": "1",
+            **group_of(self.folder / f"{strategy}.store"),
+            **ON_A_CPU,
         }
         self._worker("train", [self.model, requests or self.requests, strategy, self.fault], env, strategy)
 
     def judge(self, strategy: str) -> int:
         """Pair and compare the two dump trees; return compare's status."""
-        trees = [str(self.dump("generate")), str(self.dump(strategy))]
-        self.say(f"consistency pairs, strategy {strategy}")
+        trees = self.dump("generate"), self.dump(strategy)
+        return self.compare(*trees, self.folder / "report" / strategy, f", strategy {strategy}")
+
+    def compare(self, generate: Path, train: Path, report: Path, which: str = "") -> int:
+        """Pair and compare two dump trees; return compare's status.
+
+        Args:
+            generate: the rollout's.
+            train: training's.
+            report: a folder for the page.
+            which: said behind what is done.
+        """
+        trees = [str(generate), str(train)]
+        self.say(f"consistency pairs{which}")
         subprocess.run([*CONSISTENCY, "pairs", *trees], check=False)
-        self.say(f"consistency compare, strategy {strategy}")
-        report = ["-o", str(self.folder / "report" / strategy)]
-        return subprocess.run([*CONSISTENCY, "compare", *trees, *report], check=False).returncode
+        self.say(f"consistency compare{which}")
+        return subprocess.run([*CONSISTENCY, "compare", *trees, "-o", str(report)], check=False).returncode
 
     def _planted(self, engine: str) -> str:
         fault = FAULTS.get(self.fault)
         return f"; planted: {fault.story}" if fault is not None and fault.engine == engine else ""
 
     def _configure(self, engine: str) -> Path:
-        detail = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
-        common = {"dump_path": str(self.dump(engine)), "rank": [], "step": [], "level": "L0"}
-        path = self.folder / f"{engine}.json"
-        path.write_text(json.dumps({"task": self.task, **common, self.task: detail}, indent=2))
-        return path
+        return Path(write_config(self.folder / f"{engine}.json", self.dump(engine), self.task))
 
     def environment(self) -> dict[str, str]:
         """The environment of an engine, whose caches stay here; verl loads its adapter by name, from its folder."""
@@ -210,16 +209,20 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     folder = options.folder or ROOT / "dist" / ("demo" if options.engine == "ascend" else f"demo-{options.engine}")
     demo = Demo(folder.resolve(), options.task, options.fault, engine=options.engine)
+    if options.check:
+        return ended(parser.prog, demo.rollout.check)
+    return ended(parser.prog, lambda: run(demo, options.strategy or STRATEGIES))
+
+
+def ended(name: str, work: Callable[[], int | None]) -> int:
+    """Do what a command asks for and return its status; what goes wrong is one line."""
     try:
-        if options.check:
-            demo.rollout.check()
-            return 0
-        return run(demo, options.strategy or STRATEGIES)
+        return work() or 0
     except ConsistencyError as error:
-        print(f"make demo: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
-        print("make demo: interrupted; the next run starts afresh", file=sys.stderr)
+        print(f"{name}: interrupted; the next run starts afresh", file=sys.stderr)
         return 4
 
 

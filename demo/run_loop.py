@@ -23,8 +23,8 @@ from types import FrameType
 
 from demo.generate import PROMPTS
 from demo.loops import ANSWERS, LOOPS, Loop, overrides
-from demo.run import CONSISTENCY, ROOT, WORDS, Demo
-from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
+from demo.run import CONSISTENCY, ROOT, WORDS, Demo, ended
+from train_infer_consistency.errors import EvidenceError, UnfinishedError
 
 #: The switches of Ray, verl and vLLM must not leak in from the shell: RAY_ADDRESS would use somebody's cluster.
 FOREIGN = ("RAY_", "VERL_", "VLLM_", "HYDRA_")
@@ -198,14 +198,7 @@ def main(arguments: list[str]) -> int:
     folder = options.folder or ROOT / "dist" / f"demo-{options.loop}"
     # Also when `make` is asked to stop, all of Ray's processes are to end.
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return run(folder.resolve(), LOOPS[options.loop], options.timeout)
-    except ConsistencyError as error:
-        print(f"make demo-{options.loop}: {error}", file=sys.stderr)
-        return error.status
-    except KeyboardInterrupt:
-        print(f"make demo-{options.loop}: interrupted; the next run starts afresh", file=sys.stderr)
-        return 4
+    return ended(f"make demo-{options.loop}", lambda: run(folder.resolve(), LOOPS[options.loop], options.timeout))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from demo.rollouts import sglang
-from demo.run import CONSISTENCY, ROOT, WORDS, Demo
-from train_infer_consistency.errors import ConsistencyError, EvidenceError, UnfinishedError
+from demo.rollouts import ON_A_CPU, sglang
+from demo.run import CONSISTENCY, ROOT, WORDS, Demo, ended
+from train_infer_consistency.errors import EvidenceError, UnfinishedError
+from train_infer_consistency.selftest.run import group_of
 
 STACKS = ("slime-0.2.4", "slime-0.2.2")
 #: Data-parallel ranks of the training side, and answers to the one prompt.
@@ -81,30 +82,18 @@ class SlimeDemo(Demo):
             "DUMP_ON": "1",
             "PROMPTS_ONLY": "1",
             "MSPROBE_CONFIG_PATH": str(self._write_config("actor", self.root)),
-            "WORLD_SIZE": str(RANKS),
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "0",
-            "DIST_INIT_METHOD": f"file://{self.folder / 'ranks.store'}",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "TORCHDYNAMO_DISABLE": "1",
-            "HF_HUB_OFFLINE": "1",
+            **ON_A_CPU,
         }
         with ThreadPoolExecutor(RANKS) as pool:
             list(pool.map(lambda rank: self._train_rank(rank, env), range(RANKS)))
 
     def _train_rank(self, rank: int, env: dict[str, str]) -> None:
-        self._worker("slime_train", [self.model, self.requests], env | {"RANK": str(rank)}, f"train-rank{rank}")
+        env = env | group_of(self.folder / "ranks.store", RANKS, rank)
+        self._worker("slime_train", [self.model, self.requests], env, f"train-rank{rank}")
 
     def judge_prompt(self) -> int:
         """Pair and compare the two sides, and with them the ranks among each other; return compare's status."""
-        trees = [str(self.root / "generate"), str(self.root)]
-        self.say("consistency pairs")
-        subprocess.run([*CONSISTENCY, "pairs", *trees], check=False)
-        self.say("consistency compare")
-        report = ["-o", str(self.folder / "report")]
-        return subprocess.run([*CONSISTENCY, "compare", *trees, *report], check=False).returncode
+        return self.compare(self.root / "generate", self.root, self.folder / "report")
 
     def _write_config(self, name: str, dumps: Path) -> Path:
         statistics = {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"], "summary_mode": "statistics"}
@@ -134,14 +123,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--stack", choices=STACKS, default=STACKS[0], help="whose versions")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist" / "demo-slime", help="where; it is wiped first")
     options = parser.parse_args(arguments)
-    try:
-        return run(options.folder.resolve(), options.stack)
-    except ConsistencyError as error:
-        print(f"make demo-slime: {error}", file=sys.stderr)
-        return error.status
-    except KeyboardInterrupt:
-        print("make demo-slime: interrupted; the next run starts afresh", file=sys.stderr)
-        return 4
+    return ended(parser.prog, lambda: run(options.folder.resolve(), options.stack))
 
 
 if __name__ == "__main__":

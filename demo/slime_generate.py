@@ -10,13 +10,14 @@ import json
 import sys
 from pathlib import Path
 
-from demo.generate import RESPONSE, tokenize
+from demo.generate import PROMPTS, RESPONSE
 from demo.rollouts.sglang import answer
+from train_infer_consistency.selftest.inference import tokenize
 
 
 def main(model: str, requests: str, copies: int) -> None:
     """See the module; the prompt is the longest of the demo's."""
-    prompt = max(tokenize(model).values(), key=len)
+    prompt = max(tokenize(model, PROMPTS).values(), key=len)
     answers = answer(model, "", {f"sample-{number}": prompt for number in range(copies)}, RESPONSE)
     Path(requests).write_text(json.dumps([{"prompt": prompt, "response": tokens} for tokens in answers.values()]))
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The driver's own, which has the training engine, and what most rollout engines need.
 ENVIRONMENT = Path(sys.prefix)
 ENGINES = ("ascend", "vllm", "sglang")
+#: What every engine needs to be told where there is no accelerator and no network.
+ON_A_CPU = {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 
 class Rollout(Protocol):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from train_infer_consistency.selftest.inference import serve_sglang as answer
 
-from . import ENVIRONMENT, ROOT, unpack_woven
+from . import ENVIRONMENT, ON_A_CPU, ROOT, unpack_woven
 
 __all__ = ["FOLDER", "HEADS", "TITLE", "answer", "check", "environment", "install"]
 
@@ -36,12 +36,9 @@ def environment(base: Mapping[str, str], tree: Path, config: Path) -> dict[str, 
     """See :class:`demo.rollouts.Rollout`."""
     return {
         **base,
+        **ON_A_CPU,
         "PYTHONPATH": os.pathsep.join((str(STAND_INS), str(tree), base["PYTHONPATH"])),
         "SGLANG_MSPROBE_DUMP": "1",
         "MSPROBE_GENERATE_CONFIG": str(config),
         "SGLANG_USE_CPU_ENGINE": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from train_infer_consistency.selftest.inference import serve_vllm as answer
 
-from . import ROOT, unpack_woven
+from . import ON_A_CPU, ROOT, unpack_woven
 
 __all__ = ["FOLDER", "HEADS", "TITLE", "VLLM", "answer", "check", "environment", "install"]
 
@@ -56,6 +56,7 @@ def environment(base: Mapping[str, str], tree: Path, config: Path) -> dict[str, 
     preload = (_find_tcmalloc() or "", str(FOLDER / "lib" / "libiomp5.so"), base.get("LD_PRELOAD", ""))
     return {
         **base,
+        **ON_A_CPU,
         "PYTHONPATH": os.pathsep.join((str(tree), base["PYTHONPATH"])),
         "LD_PRELOAD": ":".join(filter(None, preload)),
         # None: vllm-ascend's wheel is of the same stack, and registers itself.
@@ -64,8 +65,4 @@ def environment(base: Mapping[str, str], tree: Path, config: Path) -> dict[str, 
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
     }

@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,17 @@ def request_id(prompt: str) -> str:
     return hashlib.md5(prompt.encode(), usedforsecurity=False).hexdigest()
 
 
-def tokenize(model: str) -> dict[str, list[int]]:
+def tokenize(model: str, texts: Iterable[str] = PROMPTS) -> dict[str, list[int]]:
     """Return the prompts' token ids by request id."""
     transformers: Any = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-    return {request_id(text): list(tokenizer.encode(text)) for text in PROMPTS}
+    return {request_id(text): list(tokenizer.encode(text)) for text in texts}
+
+
+def write_requests(path: str, prompts: Mapping[str, list[int]], answers: Answers) -> None:
+    """Write what was asked and answered, in the order of the answers."""
+    records = [{"request_id": name, "prompt": prompts[name], "response": answers[name]} for name in answers]
+    Path(path).write_text(json.dumps(records), encoding="utf-8")
 
 
 def serve_vllm(
@@ -121,9 +127,7 @@ DRIVERS: dict[str, Callable[..., Answers]] = {"vllm": serve_vllm, "sglang": serv
 def main(engine: str, model: str, config: str, requests: str, dtype: str) -> None:
     """See the module."""
     prompts = tokenize(model)
-    answers = DRIVERS[engine](model, config, prompts, RESPONSE, dtype)
-    records = [{"request_id": name, "prompt": prompts[name], "response": answers[name]} for name in answers]
-    Path(requests).write_text(json.dumps(records), encoding="utf-8")
+    write_requests(requests, prompts, DRIVERS[engine](model, config, prompts, RESPONSE, dtype))
 
 
 if __name__ == "__main__":

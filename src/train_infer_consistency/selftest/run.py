@@ -190,7 +190,7 @@ class SelfTest:
             "PROMPTS_ONLY": "1",
             "MSPROBE_CONFIG_PATH": write_config(folder / "config_actor.json", folder / "train"),
             "CONSISTENCY_KEEP_ENDS": "1",
-            **_alone(folder / "ranks.store"),
+            **group_of(folder / "ranks.store"),
         }
         name = f"{TRAINING.name} for {engine.name}"
         result.steps.append(self._step(name, "training", [model, requests, result.dtype], env))
@@ -278,11 +278,17 @@ def why_not(engine: Engine, packages: set[str], rows: Mapping[str, UpstreamStatu
     return f"{row.upstream} is {row.state}; see 'consistency doctor'"
 
 
-def write_config(path: Path, dumps: Path) -> str:
-    """Write msprobe's file for statistics of every step's modules; return its path."""
-    statistics = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
-    common = {"task": "statistics", "dump_path": str(dumps), "rank": [], "step": [], "level": "L0"}
-    path.write_text(json.dumps({**common, "statistics": statistics}, indent=2), encoding="utf-8")
+def write_config(path: Path, dumps: Path, task: str = "statistics") -> str:
+    """Write msprobe's file for every step's modules; return its path.
+
+    Args:
+        path: of the file.
+        dumps: its dump_path.
+        task: ``statistics`` or ``tensor``.
+    """
+    detail = {"scope": [], "list": [], "data_mode": ["all"], "summary_mode": "statistics"}
+    common = {"task": task, "dump_path": str(dumps), "rank": [], "step": [], "level": "L0"}
+    path.write_text(json.dumps({**common, task: detail}, indent=2), encoding="utf-8")
     return str(path)
 
 
@@ -292,10 +298,11 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     return {**inherited, **ours, "TORCHDYNAMO_DISABLE": "1", **env}
 
 
-def _alone(store: Path) -> dict[str, str]:
-    """The variables of a process group of one, which meets in a file and needs no port."""
-    group = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    return {**group, "DIST_INIT_METHOD": f"file://{store}", "GLOO_SOCKET_IFNAME": "lo"}
+def group_of(store: Path, size: int = 1, rank: int = 0) -> dict[str, str]:
+    """The variables of a rank of a process group on this host, which meets in a file and needs no port."""
+    world = {"WORLD_SIZE": str(size), "RANK": str(rank), "LOCAL_RANK": "0"}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    return {**world, **place, "DIST_INIT_METHOD": f"file://{store}"}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
