@@ -211,6 +211,21 @@ def test_no_folder_of_a_run_hides_an_editable_package(tmp_path: Path, monkeypatc
         assert Path(json.loads(Path(training["MSPROBE_CONFIG_PATH"]).read_text())["dump_path"]).name == "train"
 
 
+@pytest.mark.parametrize("task", ["statistics", "tensor"])
+def test_msprobes_file_has_its_tasks_own_section(tmp_path: Path, task: str) -> None:
+    """msprobe reads the section that is named as the task is, and no other."""
+    config = json.loads(Path(module.write_config(tmp_path / "config.json", tmp_path / "dump", task)).read_text())
+    assert config["task"] == task
+    assert config.keys() & {"statistics", "tensor"} == {task}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_finds_its_group_in_a_file(tmp_path: Path, rank: int) -> None:
+    found = module.group_of(tmp_path / "store", 2, rank)
+    assert (found["WORLD_SIZE"], found["RANK"]) == ("2", str(rank))
+    assert found["DIST_INIT_METHOD"] == f"file://{tmp_path / 'store'}"
+
+
 @pytest.mark.parametrize("broken", ["sglang", "verl for sglang"])
 def test_nothing_is_compared_after_an_engine_that_failed(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
