@@ -18,6 +18,7 @@ from train_infer_consistency.overlay.locking import render_lock
 from train_infer_consistency.overlay.reading import load_upstreams
 
 from ..overlay.in_place import OTHER, SKEL, SKEL_WOVEN, install, upstreams_and_lock, write_tree
+from ..overlay.trees import skeleton
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -349,6 +350,7 @@ def test_drift_of_a_tree_and_of_a_wheel(run: Run, shipped: Path, tmp_path: Path)
     assert status == 1
     verdicts = {row["path"]: row["verdict"] for row in first["edits"]}
     assert verdicts["skel/runner.py"] == "gone"
+    assert first["refused"] is second["refused"] is None
     assert {row["verdict"] for row in second["edits"]} == {"clean"}
 
 
@@ -356,6 +358,19 @@ def test_drift_refusals(run: Run, shipped: Path, tmp_path: Path) -> None:
     refused(run("drift"), 2, "nothing to look at; give --wheel FILE or --source NAME=PATH")
     refused(run("drift", "--wheel", "numpy-2.0-py3-none-any.whl"), 2, "is a wheel of no upstream known here")
     refused(run("drift", "--wheel", tmp_path / "skel_engine-9-py3-none-any.whl"), 3, "is no folder")
+
+
+def test_drift_names_a_refused_version_even_where_every_edit_is_clean(run: Run, tmp_path: Path) -> None:
+    tree = write_tree(tmp_path / "verl", skeleton("verl"))
+    assert run("drift", "--source", f"verl={tree}")[0] == 0
+    write_tree(tree, {"verl/trainer/ppo/v1/trainer_base.py": b""})
+    status, out, _ = run("drift", "--source", f"verl={tree}")
+    assert status == 1
+    assert out.splitlines()[1].startswith("this is verl >= 0.9, which is refused: its default trainer ")
+    status, out, _ = run("drift", "--json", "--source", f"verl={tree}")
+    (found,) = object_of(out)["upstreams"]
+    assert (status, found["refused"]["name"]) == (1, "verl >= 0.9")
+    assert {row["verdict"] for row in found["edits"]} == {"clean"}
 
 
 def test_parse_sources() -> None:

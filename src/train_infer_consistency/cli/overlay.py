@@ -225,26 +225,37 @@ def _unified(path: str, before: bytes | None, after: bytes) -> str:
 
 def _drift(options: argparse.Namespace) -> int:
     from ..overlay.drift import drift
+    from ..overlay.inspect import refusal_of
     from ..overlay.lock import load_lock
-
-    upstreams, lock = _upstreams(None), load_lock()
-    trees = [(_of_wheel(path, upstreams), path) for path in options.wheel or []]
-    for name, path in parse_sources(options.source).items():
-        trees.append((_upstreams([name])[name], path))
-    if not trees:
-        raise UsageError("nothing to look at", "give --wheel FILE or --source NAME=PATH")
     from ..overlay.trees import open_tree
 
-    results = [(upstream, path, drift(upstream, open_tree(path, upstream.package), lock)) for upstream, path in trees]
+    upstreams, lock = _upstreams(None), load_lock()
+    paths = [(_of_wheel(path, upstreams), path) for path in options.wheel or []]
+    for name, path in parse_sources(options.source).items():
+        paths.append((_upstreams([name])[name], path))
+    if not paths:
+        raise UsageError("nothing to look at", "give --wheel FILE or --source NAME=PATH")
+    trees = [(upstream, path, open_tree(path, upstream.package)) for upstream, path in paths]
+    results = [(u, path, refusal_of(u, tree), drift(u, tree, lock)) for u, path, tree in trees]
     if options.json:
-        reports = [{"upstream": u.name, "source": str(p), "edits": [vars(r) for r in rows]} for u, p, rows in results]
+        reports = [
+            {
+                "upstream": upstream.name,
+                "source": str(path),
+                "refused": {"name": refusal.name, "why": refusal.why, "mend": refusal.mend} if refusal else None,
+                "edits": [vars(row) for row in rows],
+            }
+            for upstream, path, refusal, rows in results
+        ]
         print_json({"upstreams": reports})
-    for upstream, path, rows in [] if options.json else results:
+    for upstream, path, refusal, rows in [] if options.json else results:
         print(f"{upstream.name} in {path}")
+        if refusal:
+            print(paint(f"this is {refusal.name}, which is refused: {refusal.why}; {refusal.mend}", "bad"))
         header = ("FILE", "EDIT", "VERDICT", "SCOPE", "DETAIL")
         cells = [(r.path, r.edit, r.verdict, "known" if r.known_scope else "changed", r.detail) for r in rows]
         print(table(header, cells) + "\n")
-    return 1 if any(row.verdict != "clean" for _, _, rows in results for row in rows) else 0
+    return 1 if any(refusal or any(r.verdict != "clean" for r in rows) for _, _, refusal, rows in results) else 0
 
 
 def _of_wheel(path: Path, upstreams: dict[str, Upstream]) -> Upstream:

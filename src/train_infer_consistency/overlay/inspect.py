@@ -275,10 +275,15 @@ def _base(known: FilePin | None, digest: str | None, scopes: Mapping[str, str]) 
     return "unknown"
 
 
+def refusal_of(upstream: Upstream, tree: Tree) -> Refusal | None:
+    """Return the refusal that a tree falls under, None where it falls under none."""
+    return next((refusal for refusal in upstream.refusals if _is_refused(refusal, tree)), None)
+
+
 def _refuse(upstream: Upstream, tree: Tree) -> None:
-    for refusal in upstream.refusals:
-        if _is_refused(refusal, tree):
-            raise FoundError(f"{tree.label} is {refusal.name}, which is refused: {refusal.why}", refusal.mend)
+    refusal = refusal_of(upstream, tree)
+    if refusal is not None:
+        raise FoundError(f"{tree.label} is {refusal.name}, which is refused: {refusal.why}", refusal.mend)
 
 
 def _is_refused(refusal: Refusal, tree: Tree) -> bool:
