@@ -35,7 +35,7 @@ def registry_artifacts(requirement: str) -> list[Artifact]:
     found: dict[str, str] = {}
     for machine in MACHINES:
         for python in PYTHONS:
-            if answer := _ask(requirement, machine, python):
+            if answer := ask_registry(requirement, machine, python):
                 found[answer[0]] = answer[1]
     if not found:
         raise EvidenceError(
@@ -50,8 +50,14 @@ def registry_artifacts(requirement: str) -> list[Artifact]:
     return artifacts
 
 
-def _ask(requirement: str, machine: str, python: str) -> tuple[str, str] | None:
-    """Return (file name, sha256) of the wheel that pip would take, or None where there is none."""
+def ask_registry(requirement: str, machine: str, python: str) -> tuple[str, str] | None:
+    """Return (file name, sha256) of the wheel that pip would take, or None where there is none.
+
+    Args:
+        requirement: ``name==version``; a bare name asks for the newest release that is no pre-release.
+        machine: ``x86_64`` or ``aarch64``.
+        python: such as ``3.11``.
+    """
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--no-deps", "--ignore-installed"]
     command += ["--ignore-requires-python", "--only-binary=:all:", "--target", "unused", "--report", "-"]
     command += ["--python-version", python, "--implementation", "cp"]
