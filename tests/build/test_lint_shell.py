@@ -31,7 +31,7 @@ stamp:
 """
 SLIPS = {
     "all": ("$(1) || status=$$?", "cd $$x && $(1) || status=$$?", "SC2086"),
-    "a line after a backslash": ('  echo "$$word"', "  echo $$word", "SC2086"),
+    "a line after a backslash": ('  echo "$$word"', '  echo $$1 "$$word"', "SC2086"),
     "part": ('"$$1"', "$$1", "SC2086"),
     "stamp": ("touch $@", "touch $@ &> log", "SC3020"),
 }
