@@ -6,6 +6,7 @@ the scenarios of a run follow one another in it.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib.util
@@ -109,18 +110,23 @@ SCENARIOS: dict[str, tuple[str, tuple[str, ...], int]] = {
     "reference": ("fsdp2", ("actor_rollout_ref.actor.use_kl_loss=True", *REFERENCE), 1),
     "lora fsdp": ("fsdp", LORA, 1),
 }
-#: verl 0.8.0's other estimators, without four that want more than this rollout has: a greedy answer (remax), several
-#: rewards (gdpo), sums of squared probabilities (optimal_token_baseline and its tir_ twin).
-ESTIMATORS = (
-    "grpo_vectorized",
-    "grpo_passk",
-    "reinforce_plus_plus_baseline",
-    "rloo",
-    "rloo_vectorized",
-    "opo",
-    "gpg",
-)
-SCENARIOS |= {name: ("fsdp2", (f"algorithm.adv_estimator={name}",), 1) for name in ESTIMATORS}
+SUM_PI_SQUARED = "actor_rollout_ref.actor.calculate_sum_pi_squared=True"
+#: verl 0.8.0's other estimators, with what those ask for that need more than a reward: a greedy answer to each prompt
+#: (remax, from the trainer's own combined rollout), several rewards, sums of squared probabilities from the actor.
+ESTIMATORS: dict[str, tuple[str, ...]] = {
+    "grpo_vectorized": (),
+    "grpo_passk": (),
+    "reinforce_plus_plus_baseline": (),
+    "rloo": (),
+    "rloo_vectorized": (),
+    "opo": (),
+    "gpg": (),
+    "remax": (),
+    "gdpo": ("+algorithm.gdpo_reward_keys=[form,sense]",),
+    "optimal_token_baseline": (SUM_PI_SQUARED, LOG_PROBS, "algorithm.rollout_correction.rollout_is=token"),
+    "tir_optimal_token_baseline": (SUM_PI_SQUARED,),
+}
+SCENARIOS |= {name: ("fsdp2", (f"algorithm.adv_estimator={name}", *more), 1) for name, more in ESTIMATORS.items()}
 FAILING = "made to fail"
 ADDED = tuple(name for name in SCENARIOS if name not in ("reference", "lora fsdp"))
 #: Which scenarios each run goes through, and its switches; None: verl as it is.
@@ -274,6 +280,31 @@ def test_training_does_not_notice_the_added_pass(name: str, runs: Callable[[str]
     assert len(dumped["passes"]) == len(dumped["metrics"]) >= 1
     for around in dumped["passes"]:  # batch, generators and weights around the pass itself
         assert around["before"] == around["after"]
+
+
+def test_no_estimator_of_the_release_is_left_out(trees: dict[str, list[Path]]) -> None:
+    tree = ast.parse((trees["bare"][0] / "verl" / "trainer" / "ppo" / "core_algos.py").read_text())
+    (known,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "AdvantageEstimator")
+    values = {item.value.value for item in known.body if isinstance(item, ast.Assign)}  # type: ignore[attr-defined]
+    configured = [override for _, overrides, _ in SCENARIOS.values() for override in (*COMMON, *overrides)]
+    assert values == {name.partition("=")[2] for name in configured if name.startswith("algorithm.adv_estimator=")}
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("remax", set()),
+        ("gdpo", {"gdpo/form/mean", "gdpo/sense/mean"}),
+        ("optimal_token_baseline", {"variance_proxy/expected_w", "rollout_corr/rollout_is_mean"}),
+        ("tir_optimal_token_baseline", {"variance_proxy/expected_w"}),
+    ],
+)
+def test_an_estimator_has_what_it_asks_for(name: str, metrics: set[str], runs: Callable[[str], Run]) -> None:
+    """And each leads to an update of its own: all draw the same tokens."""
+    (row,) = runs("prompts").scenario(name)["metrics"]
+    assert metrics <= set(row)
+    updates = [runs("prompts").scenario(estimator)["metrics"][0]["actor/pg_loss"] for estimator in ESTIMATORS]
+    assert updates.count(row["actor/pg_loss"]) == 1
 
 
 @pytest.mark.parametrize("name", RUNS["prompts"][0])

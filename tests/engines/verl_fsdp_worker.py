@@ -29,6 +29,8 @@ import torch
 
 #: Tokens of each prompt and each response: both sides of verl's padding occur, and no two samples are alike.
 PROMPTS, RESPONSES = (5, 8), (3, 6, 1, 4)
+#: And of the greedy answer to each prompt, which ReMax asks for beside them.
+GREEDY = (2, 5)
 PROMPT_WIDTH, RESPONSE_WIDTH = 9, 7
 
 
@@ -77,13 +79,16 @@ def keep_weights(network: Any, path: Path) -> None:
 class Rollout:
     """Draws prompts and responses in place of an inference engine, with the request ids an engine would give."""
 
-    def __init__(self, vocabulary: int, log_probs: bool, steps: int, scenario: int) -> None:
+    def __init__(self, config: Any, steps: int, scenario: int) -> None:
         self._generator = torch.Generator().manual_seed(11)
-        self._vocabulary, self._log_probs, self._steps = vocabulary, log_probs, steps
+        self._vocabulary, self._steps = 200, steps
+        self._log_probs = config.actor_rollout_ref.rollout.calculate_log_probs
+        #: What a reward function that gives several rewards calls each of them.
+        self._rewards = list(config.algorithm.get("gdpo_reward_keys") or ())
         self._scenario, self._number = scenario, 0
         #: The number of the weights it has, as a rollout server knows it.
         self.version: int | None = None
-        #: The prompt that each request id stands for.
+        #: The prompt that each request id stands for; those of greedy answers are not trained on.
         self.asked: dict[str, list[int]] = {}
 
     def prompts(self) -> Iterator[dict[str, Any]]:
@@ -102,7 +107,9 @@ class Rollout:
         from verl import DataProto
 
         rows: dict[str, list[torch.Tensor]] = {name: [] for name in ("prompts", "responses", "prompt_mask", "mask")}
-        for prompt, length in zip(batch.non_tensor_batch["raw_prompt_ids"], RESPONSES, strict=True):
+        prompts = batch.non_tensor_batch["raw_prompt_ids"]
+        lengths = RESPONSES if len(prompts) == len(RESPONSES) else RESPONSES + GREEDY
+        for prompt, length in zip(prompts, lengths, strict=True):
             left, right = PROMPT_WIDTH - len(prompt), RESPONSE_WIDTH - length
             rows["prompts"].append(torch.tensor([0] * left + prompt))
             rows["responses"].append(torch.tensor(self._tokens(length) + [0] * right))
@@ -122,9 +129,11 @@ class Rollout:
         if self._log_probs:
             tensors["rollout_log_probs"] = -5.0 * torch.rand(table["mask"].shape, generator=self._generator)
         # 32 hexadecimal digits, as verl's uuid4; the first four tell the scenario.
-        ids = [f"{self._scenario:04x}{self._number + index:028x}" for index in range(len(RESPONSES))]
+        ids = [f"{self._scenario:04x}{self._number + index:028x}" for index in range(len(prompts))]
         self._number += len(ids)
-        self.asked |= dict(zip(ids, batch.non_tensor_batch["raw_prompt_ids"], strict=True))
+        sampled = batch.non_tensor_batch.get("__do_sample__", [True] * len(ids))
+        self.asked |= {key: prompt for key, prompt, kept in zip(ids, prompts, sampled, strict=True) if kept}
+        rewards = {name: torch.rand(len(ids), generator=self._generator).numpy() for name in self._rewards}
         return DataProto.from_dict(
             tensors=tensors,
             non_tensors={
@@ -134,8 +143,9 @@ class Rollout:
                 "max_global_steps": np.array([None] * len(ids), dtype=object),
                 "multi_modal_inputs": np.array([{} for _ in ids], dtype=object),
                 "__num_turns__": np.array([2] * len(ids), dtype=np.int32),
+                **rewards,
             },
-            meta_info={"timing": {}},
+            meta_info={"timing": {}, "reward_extra_keys": self._rewards},
         )
 
     def update_weights(self, global_steps: int) -> None:
@@ -187,8 +197,7 @@ class Scenario:
         with hydra.initialize_config_module("verl.trainer.config", version_base=None):
             self.config = hydra.compose("ppo_trainer", [f"actor_rollout_ref.model.path={model}", *overrides])
         torch.manual_seed(5)
-        log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-        self.rollout = Rollout(200, log_probs, steps, number)
+        self.rollout = Rollout(self.config, steps, number)
         self.trainer: Any = self._trainer(steps)
 
     def _trainer(self, steps: int) -> Any:
