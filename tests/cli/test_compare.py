@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from tests.launch.plans import plan_into
 from train_infer_consistency.cli.main import main
 
 from ..comparing.cases import Data, changed, dump_of, find, leaves, scale, step0
@@ -160,3 +162,56 @@ def test_a_missing_path_is_status_3(dumps: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_tree_beside_a_dump_is_a_wrong_command_line(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, dump_of(dumps / "lookalike" / "vllm_fp32_stat"), dumps / "loop")[0] == 2
+
+
+@pytest.fixture
+def planned(dumps: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A real run whose logs carry run id t, and its plan beside its dumps."""
+    root = tmp_path / "dumps"
+    shutil.copytree(dumps / "loop" / "fully_async_qwen3_fsdp2_ids", root)
+    for log in root.rglob("*_log.jsonl"):
+        lines = [{**json.loads(line), "run_id": "t"} for line in log.read_text().splitlines()]
+        log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan_into(tmp_path / "plan", scenario="verl-fully-async", run_id="t")
+    shutil.copy(tmp_path / "plan" / "plan.toml", root)
+    return root / "generate_sequence", root / "update_actor"
+
+
+def test_every_report_names_the_plan(
+    planned: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    status, text, _ = run(capsys, *planned, "-o", out, "--junit", tmp_path / "junit.xml")
+    assert status == 0
+    told = f"verl-fully-async, stack verl-0.8, run t, {tmp_path}/plan ({tmp_path}/dumps/plan.toml)"
+    assert text.splitlines()[1] == f"plan      {told}"
+    assert '<property name="plan.run_id" value="t"/>' in (tmp_path / "junit.xml").read_text()
+    status, found = as_json(capsys, *planned, "--workers", 2)
+    assert found["plan"] == {
+        "file": f"{tmp_path}/dumps/plan.toml",
+        "folder": f"{tmp_path}/plan",
+        "scenario": "verl-fully-async",
+        "stack": "verl-0.8",
+        "run_id": "t",
+        "logs_run_ids": ["t"],
+        "fits": True,
+        "note": "",
+    }
+
+
+def test_a_plan_of_another_run_is_never_taken_in_silence(
+    planned: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan_into(tmp_path / "other", scenario="slime", run_id="u")
+    status, text, _ = run(capsys, *planned, "--plan", tmp_path / "other")
+    assert status == 0
+    assert text.splitlines()[1:3] == [
+        f"plan      slime, stack slime-0.2.2, run u, {tmp_path}/other",
+        "          NOT the plan of these dumps, which are of run t",
+    ]
+    (tmp_path / "dumps" / "plan.toml").write_text("=")
+    _, text, _ = run(capsys, *planned)
+    assert text.splitlines()[1].startswith(f"plan      {tmp_path}/dumps/plan.toml is no valid TOML")
+    status, text, err = run(capsys, *planned, "--plan", tmp_path / "none")
+    assert (status, text) == (3, "")
+    assert "name a plan's folder" in err

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.launch.plans import plan_into
 from tests.pairing.runs import A, B, Run, dump
 from train_infer_consistency.cli.main import main
 from train_infer_consistency.pairing.model import Reason
@@ -165,3 +166,22 @@ def test_many_pairs_are_cut_without_v(call: Call, tmp_path: Path) -> None:
 def test_the_reference_names_every_reason() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert [reason.value for reason in Reason if f"`{reason.value}`" not in text] == []
+
+
+def test_the_plan_of_the_run_is_named(call: Call, tmp_path: Path) -> None:
+    run = Run(tmp_path / "dumps")
+    run.prefill(A, run_id="t")
+    run.train(A, run_id="t")
+    sides = run.inference.root, run.training.root
+    assert json.loads(call(*sides, "--json")[1])["plan"] is None
+    for run_id, note in (("t", ""), ("u", "NOT the plan of these dumps, which are of run t")):
+        plan_into(tmp_path / run_id, scenario="verl-hybrid", run_id=run_id)
+        status, out, err = call(*sides, "--plan", tmp_path / run_id)
+        assert status == 0
+        assert out.splitlines()[-1] == f"plan: verl-hybrid, stack verl-0.8, run {run_id}, {tmp_path}/{run_id}"
+        assert err == (f"consistency: {note}\n" if note else "")
+        named = json.loads(call(*sides, "--plan", tmp_path / run_id, "--json")[1])["plan"]
+        assert (named["run_id"], named["fits"], named["note"]) == (run_id, not note, note)
+    status, _, err = call(*sides, "--plan", tmp_path / "none")
+    assert status == 3
+    assert "--plan" in err

@@ -12,6 +12,7 @@ from typing import Any
 from train_infer_consistency.launch.plan import Plan, make_plan, write_plan
 from train_infer_consistency.launch.planning.answers import make_answers
 
+DUMP_ROOT = "/data/dumps"
 #: scenario, and answers beside those that are required.
 KINDS: dict[str, dict[str, Any]] = {
     "hybrid": {"scenario": "verl-hybrid"},
@@ -29,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def plan_into(folder: Path, language: str = "en", **given: Any) -> Plan:
     """Write a plan for eight cards, or as ``given`` says."""
-    base = {"model": "/models/m", "world_size": 8, "dump_root": "/data/dumps", "run_id": "t"}
+    base = {"model": "/models/m", "world_size": 8, "dump_root": DUMP_ROOT, "run_id": "t"}
     plan = make_plan(make_answers(base | given), folder, language)
     write_plan(plan)
     return plan
@@ -43,7 +44,10 @@ def arguments(folder: Path, *own: str) -> list[str]:
         (programs / name).write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > {shlex.quote(str(programs / 'words'))}\n")
         (programs / name).chmod(0o755)
     env = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run(["bash", str(folder / "run.sh"), *own], env=env, check=True, capture_output=True, text=True)
+    # The dump root of plan_into is a target machine's: nothing is made there.
+    script = (folder / "run.sh").read_text().replace(DUMP_ROOT, str(folder.parent / "dumps"))
+    (programs / "run.sh").write_text(script)
+    subprocess.run(["bash", str(programs / "run.sh"), *own], env=env, check=True, capture_output=True, text=True)
     return (programs / "words").read_text().split("\0")[:-1]
 
 

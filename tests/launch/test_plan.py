@@ -112,6 +112,16 @@ def test_a_second_run_into_the_same_folder_is_refused(tmp_path: Path) -> None:
         arguments(tmp_path / "plan")
     assert raised.value.returncode == 2
     assert f"{root}/update_actor is there already" in raised.value.stderr
+    assert not (root / "plan.toml").exists()
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "slime"])
+def test_the_plan_lies_beside_its_dumps(kind: str, tmp_path: Path) -> None:
+    plan = plan_into(tmp_path / "plan", **KINDS[kind], dump_root=str(tmp_path / "new" / "dumps"))
+    arguments(tmp_path / "plan")
+    copied = tmp_path / "new" / "dumps" / "plan.toml"
+    assert copied.read_text() == plan.files["plan.toml"]
+    assert tomllib.loads(copied.read_text())["folder"] == str(tmp_path / "plan")
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "slime"])

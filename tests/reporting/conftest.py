@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.comparing.cases import Data, changed, direct, dump_of, find, leaves, scale, trees
 from train_infer_consistency.comparing.record import Comparison
+from train_infer_consistency.pairing.plan import Plan
 
 
 @pytest.fixture(scope="session")
@@ -73,3 +75,9 @@ def gaps(dumps: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     target = tmp_path_factory.mktemp("gaps") / "step0" / "rank0"
     two = changed(dump_of(folder / "verl_fsdp1_fp32_stat"), target, lose)
     return direct(dump_of(folder / "vllm_bf16_stat"), two)
+
+
+@pytest.fixture
+def planned(run: Comparison) -> Comparison:
+    """The run, with its plan."""
+    return replace(run, plan=Plan("/dumps/plan.toml", "/plans/<a>", "verl-hybrid", "verl-0.8", "t", ("t",)))

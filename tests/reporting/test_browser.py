@@ -16,6 +16,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.comparing.cases import direct, dump_of
 from train_infer_consistency.comparing.record import Comparison
+from train_infer_consistency.pairing.plan import Plan
 from train_infer_consistency.reporting.files import write_text
 from train_infer_consistency.reporting.page import page
 from train_infer_consistency.reporting.profile import curve, heat_map
@@ -231,6 +232,25 @@ def test_pairs_and_steps_that_were_not_used(opened: Open, run: Comparison) -> No
     shown.one("#rejected summary").click()
     WebDriverWait(shown.driver, 10).until(lambda _: len(shown.all("#rejected details tbody tr")) == 8)
     assert "dispatch_log.jsonl:2" in shown.text("#rejected details")
+
+
+def test_the_plan_is_named_and_one_of_another_run_is_said_to_be_one(opened: Open, planned: Comparison) -> None:
+    shown = opened(planned)
+    named = "Plan: verl-hybrid, stack verl-0.8, run t · /plans/<a> (/dumps/plan.toml)"
+    assert shown.text("#plan") == named
+    shown.one("[data-lang='zh']").click()
+    assert shown.text("#plan").startswith("方案：verl-hybrid，版本组合 verl-0.8，运行编号 t")
+    assert planned.plan is not None
+    for plan, doubt in (
+        (replace(planned.plan, runs=("u", "v")), "This is NOT the plan of these dumps: their logs are of run u, v."),
+        (replace(planned.plan, runs=()), "The dumps carry no run id that would show that this plan is theirs."),
+    ):
+        shown = opened(replace(planned, plan=plan))
+        assert shown.text("#plan") == f"{named} {doubt}"
+        assert shown.text("#plan strong") == doubt
+    unread = Plan("/dumps/plan.toml", problem="/dumps/plan.toml is no valid TOML")
+    assert opened(replace(planned, plan=unread)).text("#plan") == "/dumps/plan.toml is no valid TOML"
+    assert not opened(replace(planned, plan=None)).one("#plan").is_displayed()
 
 
 def test_the_language_is_switched_in_the_page_and_by_option(opened: Open, planted: Comparison) -> None:

@@ -113,3 +113,17 @@ def test_any_text_of_a_dump_is_well_formed(equal: Comparison, text: str) -> None
     root = parse(replace(equal, pairs=[pair], verdict="different", reason=text))
     if "\x00" not in text:
         assert text.replace("\n", " ") in [case.attrib["name"].replace("\n", " ") for case in root.iter("testcase")]
+
+
+def test_the_plan_is_a_property_of_the_verdict(planned: Comparison) -> None:
+    properties = parse(planned).find("testsuite[@name='verdict']/properties")
+    assert properties is not None
+    assert {(one.get("name"), one.get("value")) for one in properties} == {
+        ("plan.scenario", "verl-hybrid"),
+        ("plan.stack", "verl-0.8"),
+        ("plan.run_id", "t"),
+        ("plan.folder", "/plans/<a>"),
+        ("plan.file", "/dumps/plan.toml"),
+    }
+    other = replace(planned, plan=replace(planned.plan, runs=("u",)))
+    assert 'name="plan.note" value="NOT the plan of these dumps, which are of run u"' in "".join(junit_lines(other))

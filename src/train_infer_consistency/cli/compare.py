@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .output import note, paint, print_json, progress
-from .pairs import add_sides, find_pairs, sides_of
+from .pairs import add_sides, find_pairs, find_plan, sides_of
 
 if TYPE_CHECKING:
     from ..comparing.compare import Options
@@ -106,7 +107,9 @@ def run(options: argparse.Namespace) -> int:
         if options.ray:
             comparison = _compare_on_nodes(stack, how, options, every=every)
         else:
-            comparison = _compare(stack, find_pairs(options), how, options, every=every)
+            pairing = find_pairs(options)
+            plan = find_plan(options, pairing)
+            comparison = replace(_compare(stack, pairing, how, options, every=every), plan=plan)
         if not options.json:
             print(terminal.render(comparison, paint, verbose=options.verbose))
         if any(wanted.values()):
@@ -164,14 +167,16 @@ def _compare_on_nodes(stack: ExitStack, how: Options, options: argparse.Namespac
     bring_logs(sources, folder)
     together = Together(sources, folder)
     pairing = together.pairing(RankMap.parse(options.map) if options.map else None, options.request)
+    plan = find_plan(options, pairing)
     with progress("pairs compared") as tell:
-        return compare_many(
+        comparison = compare_many(
             pairing,
             How(how, None, every),
             stack.enter_context(Store()),
             runner=on_nodes(together, options.workers),
             progress=tell,
         )
+    return replace(comparison, plan=plan)
 
 
 def _count(text: str) -> int:

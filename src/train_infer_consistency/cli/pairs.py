@@ -10,6 +10,7 @@ from .output import note, paint, print_json, table
 
 if TYPE_CHECKING:
     from ..pairing.model import Pair, Pairing, Side
+    from ..pairing.plan import Plan
 
 _MOST_PAIRS = 20
 
@@ -40,6 +41,10 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
         help="inference rank I holds the same model as training rank T; I+J:T+U for shards",
     )  # fmt: skip
     parser.add_argument(
+        "--plan", metavar="DIR", type=Path,
+        help="the run's plan: its folder or plan.toml; else the plan.toml beside the dumps, where run.sh puts it",
+    )  # fmt: skip
+    parser.add_argument(
         "--request", metavar="ID", help="the request_id in msprobe's configuration, if it sliced to one"
     )
 
@@ -47,6 +52,18 @@ def add_sides(parser: argparse.ArgumentParser) -> None:
 def sides_of(options: argparse.Namespace) -> tuple[list[Path], list[Path]]:
     """The folders of the rollout and of the trainer."""
     return [options.generate, *options.more_generate], [options.train, *options.more_train]
+
+
+def find_plan(options: argparse.Namespace, pairing: Pairing) -> Plan | None:
+    """The plan of the run that was paired.
+
+    Raises:
+        EvidenceError: what ``--plan`` names is none.
+    """
+    from ..pairing.plan import plan_of
+
+    generate, train = sides_of(options)
+    return plan_of(options.plan, [*generate, *train], pairing)
 
 
 def find_pairs(options: argparse.Namespace) -> Pairing:
@@ -80,10 +97,15 @@ def find_pairs(options: argparse.Namespace) -> Pairing:
 def run(options: argparse.Namespace) -> int:
     """Run the verb: 0 there are pairs, 3 there are none."""
     pairing = find_pairs(options)
+    plan = find_plan(options, pairing)
     if options.json:
-        print_json(to_json(pairing, options.verbose))
+        print_json({**to_json(pairing, options.verbose), "plan": None if plan is None else plan.to_json()})
     else:
         _print(pairing, options.verbose)
+        if plan is not None:
+            print(f"plan: {plan}" if plan.run_id else "plan: not read")
+            if plan.note:
+                note(paint(f"consistency: {plan.note}", "warn"))
     return 0 if pairing.pairs else 3
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..pairing.plan import Plan
 from .judge import DIFFERS, NOT_COMPARED, WITHIN, Errors
 from .quantity import Quantity, Side
 from .tensors import TensorErrors
@@ -159,6 +160,7 @@ class Comparison:
         pairs: what was compared; without modules and rows where ``load`` has them.
         rejected: steps that were not used, each with its reason, as pairing reports them.
         load: gets a whole result by its place in ``pairs``; None where those are whole.
+        plan: of the run; None where there is none.
     """
 
     verdict: str
@@ -167,6 +169,7 @@ class Comparison:
     pairs: list[PairResult]
     rejected: list[Mapping[str, Any]] = field(default_factory=list)
     load: Callable[[int], PairResult] | None = None
+    plan: Plan | None = None
 
     @property
     def status(self) -> int:
@@ -204,6 +207,7 @@ class Comparison:
             "verdict": self.verdict,
             "reason": self.reason,
             "coverage": round(self.coverage, 6),
+            "plan": None if self.plan is None else self.plan.to_json(),
             "first_difference": None if self.first_difference is None else self.first_difference.to_json(),
             "modules_of": None if worst is None else worst.request_id,
             "modules": [] if worst is None else [module.to_json() for module in worst.modules],

@@ -92,7 +92,7 @@ def make_plan(answers: Answers, output: Path, language: str = "en") -> Plan:
     }
     files["runtime_env.json"] = json.dumps({"env_vars": workers}, indent=2) + "\n"
     files["run.sh"] = script.render(answers, folder, workers, language)
-    files["plan.toml"] = _toml(answers)
+    files["plan.toml"] = _toml(answers, folder)
     files["README.zh-CN.md" if language == "zh" else "README.md"] = text.readme(
         answers, folder, costs, warnings, language
     )
@@ -126,13 +126,14 @@ def write_plan(plan: Plan) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _toml(answers: Answers) -> str:
+def _toml(answers: Answers, folder: str) -> str:
     command = f"consistency plan {answers.scenario} --answers plan.toml -o FOLDER"
     lines = [
         f"# Made by train-infer-consistency {__version__}; `{command}` makes it again, for another folder.",
         f"scenario = {json.dumps(answers.scenario)}",
         f"stack = {json.dumps(answers.stack)}",
         f"run_id = {json.dumps(answers.run_id)}",
+        f"folder = {json.dumps(folder)}",
         f"made_by = {json.dumps(__version__)}",
         "",
         "[versions]",

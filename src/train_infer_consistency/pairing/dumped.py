@@ -104,6 +104,11 @@ class Dumped:
         """The plain decodes in its log."""
         return self.side.log.decodes
 
+    def runs(self) -> set[str | None]:
+        """The run ids in its log."""
+        log = self.side.log
+        return {line.origin.run_id for line in log.lines} | {decodes.origin.run_id for decodes in log.decodes}
+
     def verdicts(self) -> Iterator[StepVerdict]:
         """A verdict for each line, each dump that no line explains, and each folder that was set aside."""
         yield from self.side.verdicts()

@@ -213,6 +213,9 @@ class Steps(Protocol):
     def counts(self) -> Counter[Reason]:
         """How many of those verdicts have which reason."""
 
+    def runs(self) -> set[str | None]:
+        """The run ids of its log's lines."""
+
 
 @dataclass(frozen=True)
 class Pairing:
@@ -234,6 +237,16 @@ class Pairing:
     def verdicts(self) -> list[StepVerdict]:
         """The verdicts on both sides' steps, but for plain decodes."""
         return [*self.folders, *(verdict for steps in self.logged for verdict in steps.verdicts())]
+
+    @property
+    def runs(self) -> set[str]:
+        """The run ids of the pairs, as their logs have them; where there is no pair, those of all lines."""
+        sides = [side for found in self.pairs for side in (found.inference, found.training, *found.replicas)]
+        lines = [part.line for side in sides for part in side.parts]
+        named = {line.origin.run_id for line in lines if line is not None}
+        if not self.pairs:
+            named.update(*(steps.runs() for steps in self.logged))
+        return {run for run in named if run is not None}
 
     def steps(self, side: SideName) -> Iterator[StepVerdict]:
         """Every step of a side with its reason; decodes last."""

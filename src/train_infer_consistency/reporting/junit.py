@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import quoteattr
 
 from ..comparing.judge import DIFFERS, NOT_COMPARED
 from ..comparing.record import CONSISTENT, DIFFERENT, Comparison, ModuleResult, PairResult, RowResult
+from ..pairing.plan import Plan
 from .profile import error_of
 
 # What XML 1.0 cannot hold at all.
@@ -21,7 +22,8 @@ def junit_lines(comparison: Comparison) -> Iterator[str]:
     A module that differs is a failure; one that was not compared is skipped, with its reason. Too little evidence is an
     error of the verdict's case: skipped cases alone would leave a build green.
     """
-    suites = [_suite("verdict", [_verdict("all pairs", comparison.verdict, comparison.reason)])]
+    verdict = _verdict("all pairs", comparison.verdict, comparison.reason)
+    suites = [_suite("verdict", [verdict], _plan(comparison.plan))]
     for index, pair in enumerate(comparison.wholes()):
         name = f"pair {index + 1}" + (f" {pair.request_id}" if pair.request_id else "")
         cases = [_verdict(name, pair.verdict, pair.reason), *(_module(name, module) for module in pair.modules)]
@@ -91,6 +93,18 @@ def _properties(pair: PairResult) -> str:
     for side in (pair.inference, pair.training):
         if side is not None:
             values |= {f"{side.label}.{n}": str(dump.path) for n, dump in enumerate(side.dumps)}
+    return _as_properties(values)
+
+
+def _plan(plan: Plan | None) -> str:
+    """The plan of the run, for the verdict's suite; nothing where there is none."""
+    if plan is None:
+        return ""
+    names = ("scenario", "stack", "run_id", "folder", "file", "note")
+    return _as_properties({f"plan.{name}": value for name in names if (value := getattr(plan, name))})
+
+
+def _as_properties(values: Mapping[str, str]) -> str:
     inner = "".join(f"<property name={_quote(name)} value={_quote(value)}/>" for name, value in values.items())
     return f"<properties>{inner}</properties>\n"
 

@@ -61,6 +61,7 @@ def payload(comparison: Comparison, language: str | None, most_rows: int = MOST_
         "verdict": comparison.verdict,
         "reason": comparison.reason,
         "coverage": comparison.coverage,
+        "plan": None if comparison.plan is None else comparison.plan.to_json(),
         "main": order[0] if order else None,
         "pairs": [pairs[index] for index in range(len(comparison.pairs))],
         "rejected": _rejected(comparison),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from ..comparing.judge import DIFFERS, EQUAL, NOT_COMPARED, WITHIN
 from ..comparing.quantity import Quantity, Side
 from ..comparing.record import Comparison, Difference, ModuleResult, PairResult
+from ..pairing.plan import Plan
 from .profile import MISSING, PARTNERLESS, Point, curve, state_of
 
 # paint(text, "good" | "bad" | "warn" | "dim"): colours a text where there is a terminal.
@@ -30,6 +31,7 @@ def render(comparison: Comparison, paint: Paint, *, verbose: bool = False) -> st
         verbose: list every module, note and unused step, which is no single screen any more.
     """
     lines = [f"{paint(comparison.verdict, VERDICT_COLOURS[comparison.verdict])}: {comparison.reason}"]
+    lines += _plan(comparison.plan, paint)
     pair = comparison.worst
     if pair is not None:
         lines += _sides(comparison, pair)
@@ -42,6 +44,15 @@ def render(comparison: Comparison, paint: Paint, *, verbose: bool = False) -> st
             lines += [_module(module, pair, paint) for module in pair.modules]
         lines += _notes(pair, paint, verbose)
     return "\n".join(lines)
+
+
+def _plan(plan: Plan | None, paint: Paint) -> Iterator[str]:
+    if plan is None:
+        return
+    if plan.run_id:
+        yield _line("plan", str(plan))
+    if plan.note:
+        yield paint(_line("" if plan.run_id else "plan", plan.note), "warn")
 
 
 def _sides(comparison: Comparison, pair: PairResult) -> Iterator[str]:

@@ -109,7 +109,7 @@ def read_answers(path: Path) -> dict[str, Any]:
     if not isinstance(content.get("answers", {}), dict):
         raise UsageError(f"{path}: answers is no table", "write [answers] above them, or no such name")
     given = {name.replace("-", "_"): value for name, value in {**content, **content.get("answers", {})}.items()}
-    for name in ("answers", "versions", "made_by", "run_id"):
+    for name in ("answers", "versions", "folder", "made_by", "run_id"):
         given.pop(name, None)
     known = [one.name for one in fields(Answers)]
     for name, value in given.items():

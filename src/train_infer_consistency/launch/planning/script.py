@@ -26,6 +26,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         "What the capture needs. It stands last, so that it wins.",
         "采集所必需的设置。放在最后，因此以它们为准。",
     ),
+    "name": (
+        "The dumps name their plan: `consistency compare` finds this copy and says which run it compares.",
+        "dump 旁保留本方案的副本：`consistency compare` 据此说明比对的是哪次运行。",
+    ),
     "old": (
         "A folder that holds another run's dumps is refused.",
         "已有其他运行的 dump 的目录不再使用。",
@@ -49,6 +53,7 @@ def render(answers: Answers, plan: str, variables: dict[str, str], language: str
     """
     config = f"{plan}/config_generate.json"
     slime_ = answers.scenario == SLIME
+    root = shlex.quote(answers.dump_root.rstrip("/"))
     before = slime.before(answers) if slime_ else verl.before(answers)
     after = slime.after(answers, config) if slime_ else verl.after(answers, config, variables)
     lines = [
@@ -64,6 +69,10 @@ def render(answers: Answers, plan: str, variables: dict[str, str], language: str
         "    exit 2",
         "  fi",
         "done",
+        "",
+        f"# {sentence('name', language)}",
+        f"mkdir -p {root}",
+        f"cp {shlex.quote(f'{plan}/plan.toml')} {root}/",
         "",
         f"# {sentence('defaults', language)}",
         *_array("DEFAULTS", before, language),

@@ -180,7 +180,8 @@ The rollout's dumps are in `{generate}`, training's in `{actor}`, each beside it
 {compare}
 
 `pairs` says which steps belong to one request, and why each other step was not used; `compare` gives the verdict, and
-the first module that differs. Dumps on several nodes: `consistency collect`, or `compare --ray`.
+the first module that differs. Both name this plan, by the copy of `plan.toml` that `run.sh` puts into {root}. Dumps on
+several nodes: `consistency collect`, or `compare --ray`; `--plan {plan}` names the plan there.
 
 ## What it costs
 
@@ -216,7 +217,8 @@ bash {plan}/run.sh {own}
 {compare}
 
 `pairs` 列出哪些 step 属于同一请求，以及其余 step 为何未用；`compare` 给出结论和第一个不一致的模块。
-dump 分布在多个节点时：`consistency collect`，或 `compare --ray`。
+二者都会写明本方案，依据是 `run.sh` 放到 {root} 的 `plan.toml` 副本。
+dump 分布在多个节点时：`consistency collect`，或 `compare --ray`；此时用 `--plan {plan}` 指明本方案。
 
 ## 开销
 

@@ -103,6 +103,7 @@
     verdict.textContent = among("verdict", data.verdict);
     byId("headline").textContent = headline();
     byId("meaning").textContent = [among("meaning", data.verdict), word("reasons_language")].filter(Boolean).join(" ");
+    drawPlan();
     const cards = [];
     if (pair) {
       const counts = pair.counts, counted = STATES.slice(0, 5).reduce((sum, name) => sum + counts[name], 0);
@@ -125,6 +126,14 @@
     byId("notes").replaceChildren(...(pair ? [
       ...["inference", "training"].flatMap((side) => (pair[side]?.problems ?? []).map((text) => element("li", { class: "problem" }, `${word("problem")}: ${text}`))),
       ...pair.notes.map((text) => element("li", {}, `${word("note")}: ${text}`))] : []));
+  };
+  const drawPlan = () => {
+    const plan = data.plan;
+    byId("plan").hidden = !plan;
+    if (!plan) return;
+    const doubt = !plan.run_id ? plan.note : plan.fits === null ? word("plan_unknown") : plan.fits ? "" : word("plan_other", { runs: plan.logs_run_ids.join(", ") });
+    const named = plan.run_id ? [`${word("plan", plan)} · `, path(plan.folder ? `${plan.folder} (${plan.file})` : plan.file)] : [];
+    byId("plan").replaceChildren(...named, doubt ? element("strong", {}, ` ${doubt}`) : "");
   };
   const headline = () => {
     const pair = data.main === null ? null : data.pairs[data.main];
