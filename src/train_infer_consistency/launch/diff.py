@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 
-from .shell_lexer import ShellError
 from .shell_places import word_at
+from .shell_tokens import ShellError
 from .words import say
 
 TYPE_CHECKING = False

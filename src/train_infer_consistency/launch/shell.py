@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from .run import Origin
 from .shell_branches import Frame, either, same
-from .shell_lexer import REDIRECTS, ShellError, Token, is_name, tokens
+from .shell_grammar import accept
+from .shell_lexer import tokens
+from .shell_tokens import REDIRECTS, ShellError, Token, UnexpectedError, bare, is_name
 from .shell_values import Field, Variables
 from .unknown import mark, plain
 from .words import Said
@@ -90,10 +92,18 @@ class _Reader:
         try:
             found = tokens(text if text.endswith("\n") else text + "\n", line)
         except ShellError as error:
-            self.script.unread.append((Origin(file, error.line), Said("no-end", what=error.what)))
+            self._unread(file, error)
         else:
+            try:
+                accept(found)
+            except ShellError as error:
+                self._unread(file, error)
             self._commands(found)
         self.variables.file = outer
+
+    def _unread(self, file: str, error: ShellError) -> None:
+        key = "unexpected" if isinstance(error, UnexpectedError) else "no-end"
+        self.script.unread.append((Origin(file, error.line), Said(key, what=plain(error.what))))
 
     def _commands(self, found: list[Token]) -> None:
         at, start = 0, 0
@@ -170,7 +180,7 @@ class _Reader:
     def _keywords(self, words: list[Token]) -> list[Token]:
         """Take the reserved words at a command's start, and open or close what they open or close."""
         while words and words[0].kind == "word":
-            word = _bare(words[0])
+            word = bare(words[0])
             if word in _OPENS:
                 return self._opening(word, words)
             if word in _BRANCHES:
@@ -191,7 +201,7 @@ class _Reader:
     def _opening(self, word: str, words: list[Token]) -> list[Token]:
         self._open("pattern" if word == "case" else word)
         if word in ("for", "select") and len(words) > 1:
-            self._assign(_bare(words[1]), Field(mark(f"${_bare(words[1])}"), self._at(words[0])))
+            self._assign(bare(words[1]), Field(mark(f"${bare(words[1])}"), self._at(words[0])))
         return [] if word in ("for", "select", "case") else self._keywords(words[1:])
 
     def _at(self, token: Token) -> Origin:
@@ -243,7 +253,7 @@ class _Reader:
             else:
                 words.append(token)
         if body is not None:
-            first = [_bare(word) for word in words]
+            first = [bare(word) for word in words]
             if target is None and first[:1] == ["tee"] and len(words) > 1:
                 target = words[-1]
             if target is not None and first[:1] in (["cat"], ["tee"]):
@@ -325,7 +335,7 @@ class _Reader:
     def _declare(self, name: str, words: list[Token]) -> None:
         exports = name == "export"
         for word in words:
-            text = _bare(word)
+            text = bare(word)
             if word.kind == "word" and text.startswith("-"):
                 exports = exports or "x" in text
                 continue
@@ -355,13 +365,6 @@ class _Reader:
         self.depth += 1
         self.read(loaded[1], loaded[0])
         self.depth -= 1
-
-
-def _bare(token: Token) -> str:
-    """A word's text where it is written without quotes and variables, else ""."""
-    if token.kind == "word" and len(token.parts) == 1 and not token.parts[0].quoted:
-        return token.parts[0].text if token.parts[0].kind == "literal" else ""
-    return ""
 
 
 def _without_head(token: Token, rest: str) -> Token:

@@ -6,58 +6,29 @@ This follows what bash does with the scripts persons launch runs with; where it 
 
 from __future__ import annotations
 
-LITERAL, VARIABLE, ARITHMETIC, COMMAND = "literal", "variable", "arithmetic", "command"
+from .shell_pieces import Pieces
+from .shell_tokens import (
+    COMMAND,
+    DIGITS,
+    ENDS_WORD,
+    LITERAL,
+    Part,
+    ShellError,
+    Token,
+    UnexpectedError,
+    begins_command,
+    behind_assignments,
+    behind_match,
+    in_test,
+    is_name,
+)
+
 _BLANK = " \t\r"
-ENDS_WORD = " \t\r\n;&|()<>"
-_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_DIGITS = frozenset("0123456789")
 # Longest first.
 _OPERATORS = (
     "&>>", "<<<", "<<-", ";;&", "&&", "||", ";;", ";&", "|&", "&>", ">>", ">&", "<&", "<<", "<>", ">|",
     ";", "|", "&", "(", ")", "<", ">",
 )  # fmt: skip
-REDIRECTS = frozenset(("&>>", "<<<", "<<-", "&>", ">>", ">&", "<&", "<<", "<>", ">|", "<", ">"))
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "e": "\x1b"}
-
-
-class ShellError(Exception):
-    """Something in a script has no end: ``what`` begins in ``line``."""
-
-    def __init__(self, what: str, line: int) -> None:
-        super().__init__(what)
-        self.what = what
-        self.line = line
-
-
-class Part:
-    """A piece of a word. ``kind`` is one of the four above; ``text`` its inside: a name, an expression, a command."""
-
-    __slots__ = ("kind", "line", "quoted", "text")
-
-    def __init__(self, kind: str, text: str, quoted: bool, line: int) -> None:
-        self.kind = kind
-        self.text = text
-        self.quoted = quoted
-        self.line = line
-
-
-class Token:
-    """A word, an operator, or an array assignment.
-
-    ``kind`` is "word", "op" or "array". ``text`` is an operator ("\\n" is one) or an array's ``name=`` or ``name+=``;
-    ``items`` the array's words; ``body`` the text of a here-document, and ``raw_body`` whether it is taken as it is.
-    """
-
-    __slots__ = ("body", "items", "kind", "line", "parts", "raw_body", "text")
-
-    def __init__(self, kind: str, text: str, line: int, parts: list[Part] | None = None) -> None:
-        self.kind = kind
-        self.text = text
-        self.line = line
-        self.parts = parts or []
-        self.items: list[Token] = []
-        self.body = ""
-        self.raw_body = False
 
 
 def tokens(text: str, line: int = 1) -> list[Token]:
@@ -82,25 +53,24 @@ def word_of(text: str, line: int, quoted: bool) -> Token:
     return Token("word", "", line, parts)
 
 
-class Lexer:
-    """Cuts a text; ``at`` is how far it is."""
+class Lexer(Pieces):
+    """Cuts a text into tokens."""
 
     def __init__(self, text: str, line: int) -> None:
-        self.text = text
-        self.at = 0
-        self.line = line
+        super().__init__(text, line)
         self.found: list[Token] = []
         self.waiting: list[tuple[list[Token], Token]] = []  # here-documents whose body begins on the next line
 
     def run(self) -> list[Token]:
         """All tokens of the text."""
         while self.at < len(self.text):
-            self._next(self.found)
+            self.token(self.found)
         if self.waiting:
             raise ShellError("<<", self.waiting[0][1].line)
         return self.found
 
-    def _next(self, into: list[Token]) -> None:
+    def token(self, into: list[Token], items: bool = False) -> None:
+        """Read the next token. ``items``: inside the parentheses of an array."""
         text, at = self.text, self.at
         sign = text[at]
         if sign in _BLANK:
@@ -117,10 +87,10 @@ class Lexer:
             self.line += 1
             if self.waiting:
                 self._bodies()
-        elif sign in "&|;()<>":
+        elif sign in "&|;()<>" and not (sign in "(|" and behind_match(into)):
             self._operator(into)
         else:
-            self._word(into)
+            self._word(into, items)
 
     def _operator(self, into: list[Token]) -> None:
         if self.text.startswith(("<(", ">("), self.at):
@@ -128,11 +98,13 @@ class Lexer:
             self.at += 2
             into.append(Token("word", "", line, [Part(COMMAND, self._until_paren(), False, line)]))
             return
-        if self.text.startswith("((", self.at) and (not into or into[-1].kind == "op"):
-            self.at += 2
-            self._arithmetic()
-            into.append(Token("word", "", self.line, [Part(LITERAL, "((", False, self.line)]))
-            return
+        if self.text.startswith("((", self.at) and begins_command(into):
+            line = self.line
+            inside = self._arithmetic(self.at + 2)
+            if inside is not None:
+                into.append(Token("word", "", line, [Part(LITERAL, "((", False, line)]))
+                into[-1].body = inside
+                return
         operator = next(one for one in _OPERATORS if self.text.startswith(one, self.at))
         self.at += len(operator)
         token = Token("op", operator, self.line)
@@ -140,17 +112,28 @@ class Lexer:
         if operator in ("<<", "<<-"):
             self.waiting.append((into, token))
 
-    def _word(self, into: list[Token]) -> None:
+    def _word(self, into: list[Token], items: bool) -> None:
         line = self.line
         parts: list[Part] = []
-        while self.at < len(self.text) and self.text[self.at] not in ENDS_WORD:
-            self.piece(parts, False)
+        match = behind_match(into)
+        while self.at < len(self.text):
+            start = self.at
+            if self.text[start] not in ENDS_WORD:
+                self.piece(parts, False)
+                if len(parts) == 1 and "[" in parts[0].text:
+                    self._subscript(parts, start, items, into)
+            elif self.text[start] == "(" and (match or (_has_pattern(parts) and in_test(into))):
+                self.matched(parts, "()")
+            elif self.text[start] == "|" and match:
+                self.at += 1
+            else:
+                break
         name = parts[0].text if len(parts) == 1 and parts[0].kind == LITERAL and not parts[0].quoted else ""
         if self.text.startswith("(", self.at) and name.endswith("=") and is_name(name.rstrip("=").rstrip("+")):
             self.at += 1
             into.append(self._array(name, line))
             return
-        if name and _DIGITS.issuperset(name) and self.text[self.at : self.at + 1] in ("<", ">"):
+        if name and DIGITS.issuperset(name) and self.text[self.at : self.at + 1] in ("<", ">"):
             return  # the number of a file that is redirected
         into.append(Token("word", "", line, parts))
 
@@ -161,149 +144,28 @@ class Lexer:
                 raise ShellError(f"{name}(", line)
             if self.text[self.at] == ")":
                 self.at += 1
+                if self.at < len(self.text) and self.text[self.at] not in ENDS_WORD:
+                    raise UnexpectedError(self.text[self.at], self.line)
                 token.items = [item for item in token.items if item.kind == "word"]
                 return token
-            self._next(token.items)
+            self.token(token.items, items=True)
+            last = token.items[-1:]
+            if last and last[0].kind != "word" and last[0].text != "\n":
+                raise UnexpectedError(last[0].text, last[0].line)
 
-    def piece(self, parts: list[Part], quoted: bool) -> None:
-        """Read the next piece of a word into ``parts``. ``quoted``: inside double quotes."""
-        text, at = self.text, self.at
-        sign = text[at]
-        if sign == "\\":
-            self._escape(parts, quoted)
-        elif sign == "$":
-            self._dollar(parts, quoted)
-        elif sign == "`":
-            end = text.find("`", at + 1)
-            if end < 0:
-                raise ShellError("`", self.line)
-            parts.append(Part(COMMAND, text[at + 1 : end], quoted, self.line))
-            self.at = end + 1
-        elif sign == "'" and not quoted:
-            end = text.find("'", at + 1)
-            if end < 0:
-                raise ShellError("'", self.line)
-            parts.append(Part(LITERAL, text[at + 1 : end], True, self.line))
-            self.line += text.count("\n", at, end)
-            self.at = end + 1
-        elif sign == '"' and not quoted:
-            self._double(parts)
-        else:
-            self._letters(parts, quoted)
-
-    def _letters(self, parts: list[Part], quoted: bool) -> None:
-        text, start = self.text, self.at
-        stops = '\\$`"' if quoted else ENDS_WORD + "\\$`\"'"
-        at = start + 1
-        while at < len(text) and text[at] not in stops:
-            at += 1
-        parts.append(Part(LITERAL, text[start:at], quoted, self.line))
-        self.line += text.count("\n", start, at)
-        self.at = at
-
-    def _double(self, parts: list[Part]) -> None:
-        line = self.line
-        self.at += 1
-        count = len(parts)
-        while True:
-            if self.at >= len(self.text):
-                raise ShellError('"', line)
-            if self.text[self.at] == '"':
-                self.at += 1
-                if len(parts) == count:
-                    parts.append(Part(LITERAL, "", True, line))
-                return
-            self.piece(parts, True)
-
-    def _escape(self, parts: list[Part], quoted: bool) -> None:
-        after = self.text[self.at + 1 : self.at + 2]
-        self.at += 2
-        if after == "\n":
-            self.line += 1
-        elif quoted and after not in ("$", "`", '"', "\\"):
-            parts.append(Part(LITERAL, "\\" + after, True, self.line))
-        else:
-            parts.append(Part(LITERAL, after, True, self.line))
-
-    def _dollar(self, parts: list[Part], quoted: bool) -> None:
-        text, line = self.text, self.line
-        start = self.at + 1
-        self.at = start
-        after = text[start : start + 1]
-        if text.startswith("((", start):
-            self.at += 2
-            parts.append(Part(ARITHMETIC, self._arithmetic(), quoted, line))
-        elif after == "(":
-            self.at += 1
-            parts.append(Part(COMMAND, self._until_paren(), quoted, line))
-        elif after == "{":
-            self.at += 1
-            parts.append(Part(VARIABLE, self._until_brace(), quoted, line))
-        elif after == "'" and not quoted:
-            parts.append(Part(LITERAL, self._ansi(), True, line))
-        elif after and (after in _NAME or after in "@*#?$!-"):
-            self.at += 1
-            if after not in _DIGITS and after in _NAME:
-                while self.at < len(text) and text[self.at] in _NAME:
-                    self.at += 1
-            parts.append(Part(VARIABLE, text[start : self.at], quoted, line))
-        elif after != '"' or quoted:  # $"…" is a translated string: its $ is nothing
-            parts.append(Part(LITERAL, "$", quoted, line))
-
-    def _ansi(self) -> str:
-        self.at += 1
-        signs: list[str] = []
-        while self.at < len(self.text) and self.text[self.at] != "'":
-            sign = self.text[self.at]
-            if sign == "\\":
-                self.at += 1
-                after = self.text[self.at : self.at + 1]
-                sign = _ESCAPES.get(after, "\\" + after)
-            signs.append(sign)
-            self.at += 1
-        self.at += 1
-        return "".join(signs)
-
-    def _arithmetic(self) -> str:
-        start, depth = self.at, 0
-        while self.at < len(self.text):
-            sign = self.text[self.at]
-            if sign == ")" and not depth and self.text.startswith("))", self.at):
-                self.at += 2
-                return self.text[start : self.at - 2]
-            depth += (sign == "(") - (sign == ")")
-            self.line += sign == "\n"
-            self.at += 1
-        raise ShellError("((", self.line)
-
-    def _until_paren(self) -> str:
-        start, line = self.at, self.line
-        inside: list[Token] = []
-        depth = 0
-        while self.at < len(self.text):
-            if self.text[self.at] == ")" and not depth:
-                self.at += 1
-                return self.text[start : self.at - 1]
-            count = len(inside)
-            self._next(inside)
-            if len(inside) > count and inside[-1].kind == "op":
-                depth += (inside[-1].text == "(") - (inside[-1].text == ")")
-        raise ShellError("$(", line)
-
-    def _until_brace(self) -> str:
-        start, line = self.at, self.line
-        ignored: list[Part] = []
-        while self.at < len(self.text):
-            sign = self.text[self.at]
-            if sign == "}":
-                self.at += 1
-                return self.text[start : self.at - 1]
-            if sign in "\\$`\"'":
-                self.piece(ignored, False)
-            else:
-                self.line += sign == "\n"
-                self.at += 1
-        raise ShellError("${", line)
+    def _subscript(self, parts: list[Part], start: int, items: bool, into: list[Token]) -> None:
+        """``A[x y]=z``: up to its bracket nothing ends the word."""
+        head = parts[0]
+        name = head.text.partition("[")[0]
+        if (
+            head.kind != LITERAL
+            or head.quoted
+            or not ((items and not name) or (is_name(name) and behind_assignments(into)))
+        ):
+            return
+        self.at = start + len(name)
+        parts[:] = [Part(LITERAL, name, False, head.line)] if name else []
+        self.matched(parts, "[]")
 
     def _bodies(self) -> None:
         waiting, self.waiting = self.waiting, []
@@ -331,6 +193,6 @@ class Lexer:
         raise ShellError(f"<<{end}", token.line)
 
 
-def is_name(text: str) -> bool:
-    """Whether a text can be a variable's name."""
-    return bool(text) and text[0] not in _DIGITS and _NAME.issuperset(text)
+def _has_pattern(parts: list[Part]) -> bool:
+    """Whether a word so far ends with the sign of a pattern in parentheses."""
+    return bool(parts) and parts[-1].kind == LITERAL and not parts[-1].quoted and parts[-1].text[-1:] in tuple("?*+@!")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from .shell_lexer import ENDS_WORD, Lexer, ShellError
+from .shell_lexer import Lexer
+from .shell_tokens import ENDS_WORD, ShellError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .shell_lexer import Part
+    from .shell_tokens import Part
 
 
 class _Quotes(Lexer):

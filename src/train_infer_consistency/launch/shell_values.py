@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from .run import Origin
-from .shell_lexer import ARITHMETIC, COMMAND, LITERAL, VARIABLE, ShellError, Token, is_name, tokens, word_of
+from .shell_lexer import tokens, word_of
+from .shell_tokens import ARITHMETIC, COMMAND, LITERAL, VARIABLE, ShellError, Token, is_name
 from .unknown import is_mark, mark, unknown_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .shell_lexer import Part
+    from .shell_tokens import Part
 
 _ASSIGNS = ("=", "+=")
 

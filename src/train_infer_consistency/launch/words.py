@@ -10,6 +10,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "no-utf8": ("is no UTF-8 text", "不是 UTF-8 文本"),
     "too-deep": ("is nested too deeply to be read", "嵌套过深，无法读取"),
     "no-end": ("{what} has no end", "{what} 没有结束"),
+    "unexpected": ("bash does not take {what} here", "bash 不接受此处的 {what}"),
     "no-command": (
         "holds no command that starts verl's main_ppo or fully_async_main, or slime's train.py",
         "其中没有启动 verl 的 main_ppo 或 fully_async_main、或 slime 的 train.py 的命令",
