@@ -240,6 +240,8 @@ def test_sglang_with_a_switch_of_its_own(tmp_path: Path) -> None:
         ({"prompt_length": 0}, "--prompt-length 0 is less than 1"),
         ({"dump_root": "dumps"}, "no absolute path"),
         ({"dump_root": "/"}, "no absolute path"),
+        ({"dump_root": "/d/../"}, "has a part . or .."),
+        ({"dump_root": "/./d"}, "has a part . or .."),
         ({"dump_root": "/data/my dumps"}, "msprobe refuses"),
         ({"dump_root": "/data/数据"}, "msprobe refuses"),
         ({"stack": "verl-9"}, "no stack 'verl-9'"),

@@ -158,10 +158,12 @@ def check_path(path: str, option: str) -> None:
     """Refuse a path that msprobe would refuse in the first forward.
 
     Raises:
-        UsageError: not absolute, or with another character than msprobe takes.
+        UsageError: not absolute, through ``.`` or ``..``, or with another character than msprobe takes.
     """
     if not path.startswith("/") or path.strip("/") == "":
         raise UsageError(f"{option} {path} is no absolute path below /", "the same one must do on every node")
+    if {".", ".."} & set(path.split("/")):
+        raise UsageError(f"{option} {path} has a part . or ..", "write the folder that it leads to")
     if not _PATH.fullmatch(path):
         raise UsageError(
             f"{option} {path!r}: msprobe refuses such a path", "use only letters, digits and _ . : / - in it"
