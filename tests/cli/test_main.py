@@ -199,3 +199,13 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_table_cuts_nothing() -> None:
     assert table(("A", "LONG"), [("wide cell", "x"), ("y", "")]) == "A          LONG\nwide cell  x\ny"
     assert table(("A",), []) == "A"
+
+
+def test_what_the_locale_has_no_signs_for_is_escaped(tmp_path: Path) -> None:
+    file = tmp_path / "config_generate.json"
+    file.write_text('{"task": "statistics", "dump_path": "/d/\\ud800", "level": "\\ud800"}', encoding="utf-8")
+    for more in ([], ["--json"], ["--diff"]):
+        command = [*PROGRAM, "check", str(file), *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "\\ud800" in done.stdout

@@ -28,6 +28,12 @@ def test_a_sentence_is_said_in_a_language() -> None:
     assert (str(said), said.text("zh")) == ("a.sh is not here", "此处没有 a.sh")
 
 
+def test_a_long_text_is_cut() -> None:
+    said = Said("no-override", word="x" * 100_000)
+    assert len(said.text()) < 400
+    assert said.text().startswith("Hydra takes xxx")
+
+
 @pytest.mark.parametrize(
     ("environment", "language"),
     [

@@ -36,6 +36,9 @@ exit status: 0 done, 1 a difference or a drifted edit was found, 2 wrong command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status (docs/reference.md has the table)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # what a file or its name holds may be no text that the locale has
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     as_json = "--json" in arguments
     try:
         status = _run(arguments)

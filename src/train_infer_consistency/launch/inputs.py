@@ -20,6 +20,7 @@ from .run import (
 )
 from .shell import read_script
 from .shell_values import Field
+from .texts import is_here, read_text
 from .unknown import CLOSE, plain, unknown_in
 from .words import Said
 
@@ -97,18 +98,18 @@ class Reader:
         try:
             reads.get(ending, self.script)(path, text)
         except RecursionError:
-            self.loose.unread.append((Origin(path), Said("too-deep")))
+            self._too_deep(Origin(path))
+
+    def _too_deep(self, origin: Origin) -> None:
+        self.loose.unread.append((origin, Said("too-deep")))
 
     def _text(self, path: str) -> str | None:
         if path in self.files:
             return self.files[path]
-        try:
-            with open(path, encoding="utf-8", newline="") as file:
-                return file.read()
-        except OSError as error:
-            self.loose.unread.append((Origin(path), Said("failed", why=error.strerror or error)))
-        except UnicodeDecodeError:
-            self.loose.unread.append((Origin(path), Said("no-utf8")))
+        text = read_text(path)
+        if isinstance(text, str):
+            return text
+        self.loose.unread.append((Origin(path), text))
         return None
 
     def _plan(self, folder: str) -> None:
@@ -134,11 +135,13 @@ class Reader:
 
         origin = Origin("command line")
         whole = Command([Field(word, origin, True) for word in words], {}, {}, origin)
-        run = run_of(whole, self.load)
         self.others.append(other_trainer(whole))
+        try:
+            run = run_of(whole, self.load) or self._arguments(whole.argv)
+        except RecursionError:
+            self._too_deep(origin)
+            return
         self.scripts += 1
-        if run is None:
-            run = self._arguments([Field(word, origin, True) for word in words])
         if run is not None:
             self.runs.append(run)
 
@@ -188,12 +191,12 @@ class Reader:
         for place in map(os.path.normpath, places):
             if place in self.files:
                 return place, self.files[place]
-            if not self.files and os.path.isfile(place):
-                try:
-                    with open(place, encoding="utf-8", newline="") as file:
-                        return place, file.read()
-                except (OSError, UnicodeDecodeError):
-                    return None
+            if not self.files and is_here(place):
+                text = read_text(place)
+                if isinstance(text, str):
+                    return place, text
+                self.loose.unread.append((Origin(place), text))
+                return None
         return None
 
     def _json(self, path: str, text: str) -> None:
@@ -252,7 +255,6 @@ class Reader:
         runs = self.runs or [self.loose]
         for run in runs:
             if run is not self.loose:
-                run.unread += self.loose.unread
                 run.target_only += self.loose.target_only
                 run.texts.update(self.loose.texts)
                 for name, settings in self.loose.env.items():
@@ -261,6 +263,8 @@ class Reader:
             run.stack = self._versions(run.scenario)
             for side in NAMED:
                 self._msprobe(run, side)
+        for run in self.runs:  # last, since a file that a run names may be one of these
+            run.unread += self.loose.unread
         return runs
 
     def _versions(self, scenario: str) -> dict[str, str]:
@@ -316,12 +320,12 @@ def side_of(path: str, content: dict[str, Any]) -> str:
 
 
 def parse_json(text: str) -> object:
-    """A JSON text's content; None where it is none."""
+    """A JSON text's content; None where it is none, or none that can be read."""
     import json
 
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

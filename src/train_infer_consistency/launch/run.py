@@ -144,7 +144,7 @@ def list_folder(path: str) -> list[str] | None:
     """The names in a folder; None where it is not here or cannot be looked into."""
     try:
         return os.listdir(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a path with a NUL
         return None
 
 

@@ -89,6 +89,7 @@ class _Reader:
     def read(self, text: str, file: str, line: int = 1) -> None:
         self.script.texts.setdefault(file, text)
         outer, self.variables.file = self.variables.file, file
+        text = self._as_bash(text, file, line)
         try:
             found = tokens(text if text.endswith("\n") else text + "\n", line)
         except ShellError as error:
@@ -100,6 +101,16 @@ class _Reader:
                 self._unread(file, error)
             self._commands(found)
         self.variables.file = outer
+
+    def _as_bash(self, text: str, file: str, line: int) -> str:
+        """The text without the invisible signs that bash would not overlook; they are named."""
+        if text.startswith("\ufeff"):
+            self.script.unread.append((Origin(file, line), Said("order-mark")))
+        at = text.find("\r")
+        if at >= 0:
+            where = Origin(file, line + text.count("\n", 0, at))
+            self.script.unread.append((where, Said("carriage", path=plain(file))))
+        return text.removeprefix("\ufeff")
 
     def _unread(self, file: str, error: ShellError) -> None:
         key = "unexpected" if isinstance(error, UnexpectedError) else "no-end"

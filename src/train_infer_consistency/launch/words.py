@@ -7,6 +7,17 @@ WORDS: dict[str, tuple[str, str]] = {
     # What could not be read.
     "not-here": ("{path} is not here", "此处没有 {path}"),
     "failed": ("cannot be read: {why}", "无法读取：{why}"),
+    "folder": ("is a folder", "是一个目录"),
+    "no-file": ("is no plain file", "不是普通文件"),
+    "too-large": ("is larger than {limit} MB, which no script or configuration is", "大于 {limit} MB，不是脚本或配置"),
+    "carriage": (
+        "has Windows line ends, which bash takes for a part of its words: convert it with sed -i 's/\\r$//' {path}",
+        "含 Windows 换行符，bash 会把它当作单词的一部分：请用 sed -i 's/\\r$//' {path} 转换",
+    ),
+    "order-mark": (
+        "begins with a byte-order mark, which bash takes for a part of its first word: save it without",
+        "以 BOM 开头，bash 会把它当作第一个单词的一部分：请保存为无 BOM 的 UTF-8",
+    ),
     "no-utf8": ("is no UTF-8 text", "不是 UTF-8 文本"),
     "too-deep": ("is nested too deeply to be read", "嵌套过深，无法读取"),
     "no-end": ("{what} has no end", "{what} 没有结束"),
@@ -78,6 +89,14 @@ WORDS: dict[str, tuple[str, str]] = {
 }
 
 
+#: So much of what a file holds is enough to know it by.
+_LENGTH = 300
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LENGTH else text[: _LENGTH - 1] + "…"
+
+
 class Said:
     """A sentence to be said in one of the languages."""
 
@@ -89,7 +108,8 @@ class Said:
 
     def text(self, language: str = "en") -> str:
         """The sentence."""
-        return WORDS[self.key][LANGUAGES.index(language)].format(**self.values)
+        values = {name: _short(str(value)) for name, value in self.values.items()}
+        return WORDS[self.key][LANGUAGES.index(language)].format(**values)
 
     def __str__(self) -> str:
         return self.text()
