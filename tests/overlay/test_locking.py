@@ -18,6 +18,7 @@ from train_infer_consistency.overlay.lock import (
     Artifact,
     Demand,
     Fact,
+    ImageBase,
     FilePin,
     Lock,
     Pin,
@@ -62,9 +63,14 @@ STACKS = st.builds(
     TEXT,
     TEXT,
     some(TEXT),
-    st.lists(st.builds(Fact, TEXT, TEXT, TEXT), max_size=2).map(tuple),
+    st.lists(
+        st.builds(Fact, TEXT, TEXT, TEXT, MAYBE, TEXT, st.lists(TEXT, max_size=2).map(tuple), TEXT, st.booleans()),
+        max_size=2,
+    ).map(tuple),
     st.lists(st.builds(Demand, TEXT, TEXT, TEXT, TEXT), max_size=2).map(tuple),
     st.lists(st.builds(Waiver, TEXT, st.lists(TEXT, max_size=3).map(tuple), TEXT, TEXT), max_size=2).map(tuple),
+    some(st.builds(ImageBase, TEXT, TEXT, TEXT)),
+    some(st.lists(TEXT, max_size=2).map(tuple)),
 )
 
 

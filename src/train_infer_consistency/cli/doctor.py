@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .output import paint, print_json
 
-_COLOURS = {"wrong": "bad", "warning": "warn", "waived": "dim", "not checked": "warn", "note": "dim"}
+_COLOURS = {"wrong": "bad", "missing": "bad", "warning": "warn", "waived": "dim", "not checked": "warn", "note": "dim"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,19 +15,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--site", metavar="PATH", type=Path, help="a site-packages folder or a checkout; else this Python's"
     )
+    parser.add_argument("--stack", metavar="NAME", help="does the environment fit this stack of VERSIONS.lock")
+    parser.add_argument(
+        "--without",
+        metavar="UPSTREAM",
+        action="append",
+        default=[],
+        help="with --stack: an upstream that is brought later (may be repeated)",
+    )
     parser.add_argument("--ray", action="store_true", help="every node of the running Ray cluster")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the verb: 0 all is well, 1 something is wrong, 3 there is nothing to look at."""
+    """Run the verb: 0 all is well, 1 something is wrong, 3 nothing is there to look at, or a part of the stack is not.
+
+    Raises:
+        UsageError: options that do not go together, an unknown stack or upstream.
+    """
+    from ..errors import UsageError
     from ..overlay.doctor import examine, lines
     from ..overlay.lock import load_lock
     from ..overlay.reading import load_upstreams
 
+    if options.without and not options.stack:
+        raise UsageError("--without needs --stack", "name the stack that the environment is to fit")
+    if options.ray and options.stack:
+        raise UsageError("--stack looks at one environment, not at --ray's nodes", "leave one of them out")
     if options.ray:
         return _run_on_nodes(options)
-    report = examine(load_upstreams(), load_lock(), options.site)
+    lock = load_lock()
+    stack = None if options.stack is None else lock.stack(options.stack)
+    report = examine(load_upstreams(), lock, options.site, stack, options.without)
     if options.json:
         print_json(report.to_json())
     else:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import ast
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PathDistribution
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .. import __version__
+from .facts import Compared
+from .finding import LEVELS, Finding, Level
+from .fitting import check_names, fit
 from .locate import Environment, Location, distributions, environment, locate_all, normal_name
-from .lock import Lock, Waiver
+from .lock import Lock, Stack, Waiver
 from .model import Upstream
 from .requirements import contradicts
 from .status import UpstreamStatus, describe, status
 from .trees import DirectoryTree
 
-Level = Literal["wrong", "warning", "note", "waived", "not checked"]
 OWN_PACKAGE = "train_infer_consistency"
 MSPROBE = "mindstudio-probe"
 # The first mindstudio-probe whose module dumps carry what SGLang's and verl's overlays rely on (start with a rank).
@@ -35,19 +37,6 @@ _DEMAND = re.compile(r"(\S+) \((\S+)")
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing worth saying: ``wrong`` makes the verb end with 1, the other levels do not.
-
-    ``subject`` is the upstream or package it is about, ``mend`` what to do, where something can be done.
-    """
-
-    level: Level
-    subject: str
-    what: str
-    mend: str | None = None
-
-
-@dataclass(frozen=True)
 class Report:
     """What was found in one environment.
 
@@ -55,7 +44,9 @@ class Report:
         label, python: the environment, and the version of the interpreter that looked.
         version, revision: of this tool and its overlays.
         upstreams: the status of every upstream that is there.
-        findings: in the order wrong, warning, waived, not checked, note.
+        findings: in the order of :data:`.finding.LEVELS`.
+        stack: the stack that the environment was judged by, or None.
+        facts: every version fact of that stack beside what is installed.
     """
 
     label: str
@@ -64,30 +55,45 @@ class Report:
     revision: int
     upstreams: tuple[UpstreamStatus, ...]
     findings: tuple[Finding, ...]
+    stack: str | None = None
+    facts: tuple[Compared, ...] = ()
 
     @property
     def status(self) -> int:
-        """The exit status: 0 all fine, 1 something is wrong, 3 nothing to look at."""
-        if not self.upstreams:
-            return 3
-        return 1 if any(finding.level == "wrong" for finding in self.findings) else 0
+        """The exit status: 0 all fine, 1 something is wrong, 3 nothing to look at or a part of the stack is missing."""
+        levels = {finding.level for finding in self.findings}
+        if "wrong" in levels:
+            return 1
+        return 3 if not self.upstreams or "missing" in levels else 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON can hold it."""
         return {**asdict(self), "status": self.status}
 
 
-def examine(upstreams: Mapping[str, Upstream], lock: Lock, site: Path | None = None) -> Report:
+def examine(
+    upstreams: Mapping[str, Upstream],
+    lock: Lock,
+    site: Path | None = None,
+    stack: Stack | None = None,
+    without: Collection[str] = (),
+) -> Report:
     """Look at an environment, without writing.
 
     Args:
         upstreams: every known upstream.
         lock: the known digests, stacks and waivers.
         site: see :func:`.locate.environment`.
+        stack: judge also whether the environment fits it; contradictions are then waived by this stack alone.
+        without: upstreams of the stack that are not looked at, because they are brought later.
 
     Raises:
         EvidenceError: ``site`` is no folder.
+        UsageError: ``without`` names what the stack does not have.
     """
+    if stack is not None:
+        check_names(stack, without)
+        upstreams = {name: upstream for name, upstream in upstreams.items() if name not in without}
     where = environment(site)
     found = locate_all(upstreams, where)
     rows = tuple(row for row in status(upstreams, lock, where) if row.state != "absent")
@@ -95,12 +101,26 @@ def examine(upstreams: Mapping[str, Upstream], lock: Lock, site: Path | None = N
     installed = {normal_name(str(dist.metadata["Name"])): dist for _, dist in distributions(where)}
     findings = [*_of_states(rows), *_of_installs(upstreams, found, where), *_of_device(found, upstreams)]
     if installed:  # a checkout or plain tree given with --site says nothing about what is installed
-        findings += _of_msprobe(installed)
+        findings += _of_msprobe(installed) if MSPROBE not in without else ()
+        findings += _of_imports(upstreams, found, installed)
         findings += _of_own_package(where, woven)
-        findings += _of_requirements(upstreams, found, installed, lock)
-    order: tuple[Level, ...] = ("wrong", "warning", "waived", "not checked", "note")
-    findings.sort(key=lambda finding: order.index(finding.level))
-    return Report(where.label, platform.python_version(), __version__, lock.revision, rows, tuple(findings))
+        stacks = list(lock.stacks.values()) if stack is None else [stack]
+        findings += _of_requirements(upstreams, found, installed, [w for item in stacks for w in item.waivers])
+    compared: list[Compared] = []
+    if stack is not None:
+        more, compared = fit(stack, rows, installed, without)
+        findings += more
+    findings.sort(key=lambda finding: LEVELS.index(finding.level))
+    return Report(
+        where.label,
+        platform.python_version(),
+        __version__,
+        lock.revision,
+        rows,
+        tuple(findings),
+        None if stack is None else stack.name,
+        tuple(compared),
+    )
 
 
 def _of_states(rows: Sequence[UpstreamStatus]) -> Iterator[Finding]:
@@ -158,6 +178,17 @@ def _of_msprobe(installed: Mapping[str, PathDistribution]) -> Iterator[Finding]:
         yield Finding("note", MSPROBE, what, "leave 'precision' out of the dump configuration")
 
 
+def _of_imports(
+    upstreams: Mapping[str, Upstream], found: Mapping[str, Location], installed: Mapping[str, PathDistribution]
+) -> Iterator[Finding]:
+    """Name what an upstream imports at its start and is not installed: wheels are installed with ``--no-deps``."""
+    for name, at in found.items():
+        absent = [need for need in upstreams[name].imports if normal_name(need) not in installed]
+        if absent and at.distribution is not None:
+            what = f"{', '.join(absent)}: not installed, and its import at start fails without"
+            yield Finding("wrong", name, what, f"pip install {' '.join(absent)}")
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in match[0].split(".")) if match else ()
@@ -202,7 +233,7 @@ def _of_requirements(
     upstreams: Mapping[str, Upstream],
     found: Mapping[str, Location],
     installed: Mapping[str, PathDistribution],
-    lock: Lock,
+    waivers: Sequence[Waiver],
 ) -> Iterator[Finding]:
     """Compare what the distributions of the stack require of one another and of what else is installed."""
     stack = {normal_name(upstreams[name].distribution) for name in found} & installed.keys()
@@ -216,7 +247,6 @@ def _of_requirements(
         what = f"the requirements of {', '.join(sorted(stack))}: packaging is not installed"
         yield Finding("not checked", "requirements", what, "pip install packaging, where that is harmless")
         return
-    waivers = [waiver for item in lock.stacks.values() for waiver in item.waivers]
     for package, asked in demands.items():
         have = installed[package].version if package in installed else None
         for finding in _judge(package, asked, have):
@@ -300,6 +330,9 @@ def lines(report: Report) -> list[str]:
     for row in report.upstreams:
         record = f", agrees with its {row.record}" if row.record and row.state == "woven" else ""
         out.append(f"  {row.upstream:<{width}}  {row.version or '?'} ({row.kind})  {describe(row)}{record}  {row.root}")
+    if report.stack is not None:
+        agreed = [f"{one.fact} {one.installed}" for one in report.facts if one.verdict == "agrees"]
+        out.append(f"stack {report.stack}: {', '.join(agreed) or 'no version'} as in the lock")
     for finding in report.findings:
         mend = f"; {finding.mend}" if finding.mend else ""
         out.append(f"{finding.level}: {finding.subject}: {finding.what}{mend}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvidenceError
+from ..errors import EvidenceError, UsageError
 from ..resources import lock_path
 from .reading import read_toml
 
@@ -93,16 +93,49 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Fact:
-    """One version that belongs to a stack, and where it was read."""
+    """One version that belongs to a stack, and where it was read.
+
+    Attributes:
+        distribution: whose installed version ``consistency doctor --stack`` compares; None where none has it.
+        match: how it is compared: a PEP 440 specifier (``==value`` where it is empty and a distribution is named),
+            ``commit`` (the value is the beginning of a git commit), ``cann`` (CANN's own version file).
+        also: specifiers of versions that are accepted besides; ``why`` says why.
+        optional: a run of the stack may do without it.
+    """
 
     name: str
     value: str
+    source: str
+    distribution: str | None = None
+    match: str = ""
+    also: tuple[str, ...] = ()
+    why: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class ImageBase:
+    """The base of a stack's image for one chip.
+
+    Attributes:
+        image: ``repository:tag`` as it is published; empty where none is, and the user brings one.
+        digest: ``sha256:...`` of what the tag names (an index over both platforms); empty where nobody could read it.
+        source: where the tag was read, and why the digest is missing where it is.
+    """
+
+    image: str
+    digest: str
     source: str
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Upstream pins that go together, with the versions around them."""
+    """Upstream pins that go together, with the versions around them.
+
+    Attributes:
+        images: the base of its image by chip; empty where no image is made of the stack.
+        in_place: by upstream, further pins that an installed tree may be where the overlay is laid in place.
+    """
 
     name: str
     title: str
@@ -111,6 +144,8 @@ class Stack:
     facts: tuple[Fact, ...]
     demands: tuple[Demand, ...]
     waivers: tuple[Waiver, ...]
+    images: Mapping[str, ImageBase] = field(default_factory=dict)
+    in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -134,6 +169,16 @@ class Lock:
             raise EvidenceError(
                 f"VERSIONS.lock has no {upstream} {version}", "run 'consistency lock write' for it"
             ) from None
+
+    def stack(self, name: str) -> Stack:
+        """Return a stack.
+
+        Raises:
+            UsageError: there is none of that name; the message has those that there are.
+        """
+        if name not in self.stacks:
+            raise UsageError(f"there is no stack {name!r}", f"use one of {', '.join(self.stacks)}")
+        return self.stacks[name]
 
 
 def load_lock(path: Path | None = None) -> Lock:
@@ -194,10 +239,12 @@ def read_stack(name: str, data: Mapping[str, Any]) -> Stack:
         title=data["title"],
         python=data["python"],
         pins=data["pins"],
-        facts=tuple(Fact(**fact) for fact in data.get("fact", [])),
+        facts=tuple(Fact(**{**fact, "also": tuple(fact.get("also", ()))}) for fact in data.get("fact", [])),
         demands=tuple(Demand(**demand) for demand in data.get("demand", [])),
         waivers=tuple(
             Waiver(waiver["package"], tuple(waiver["demands"]), waiver["wins"], waiver["why"])
             for waiver in data.get("waiver", [])
         ),
+        images={chip: ImageBase(**base) for chip, base in data.get("image", {}).items()},
+        in_place={upstream: tuple(pins) for upstream, pins in data.get("in-place", {}).items()},
     )

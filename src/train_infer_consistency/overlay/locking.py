@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from ..errors import EvidenceError, FoundError
 from ..resources import overlays_dir
 from .inspect import inspect_upstream
-from .lock import SCHEMA, Artifact, FilePin, Lock, Pin, Stack, read_stack
+from .lock import SCHEMA, Artifact, FilePin, ImageBase, Lock, Pin, Stack, read_stack
 from .model import PinSource, Upstream
 from .reading import load_upstreams, overlay_revision, read_toml
 from .requirements import idle_waivers, judge
@@ -21,6 +22,11 @@ HEADER = """\
 # VERSIONS.lock: every upstream pin, its artifacts, the digests of each edited file and scope (before, after), and the
 # stacks that go together. Written by `consistency lock write`; never edit it by hand.
 """
+
+#: The chips that images are made for: a2 is Ascend 910B.
+CHIPS = ("a2", "a3")
+_IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?(/[a-z0-9._-]+)+:[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def read_stacks(root: Path | None = None) -> dict[str, Stack]:
@@ -148,6 +154,44 @@ def _check_stack(name: str, declared: Stack | None, lock: Lock) -> Iterable[str]
             yield f"stack {name}: {contradiction}, and no waiver for these demands says which wins"
     for package in idle_waivers(stack):
         yield f"stack {name}: the waiver for {package} accepts nothing that contradicts"
+    yield from _check_in_place(stack, lock)
+    yield from _check_facts(stack)
+    for chip, base in stack.images.items():
+        yield from _check_image(f"stack {name}, image for {chip}", chip, base)
+
+
+def _check_in_place(stack: Stack, lock: Lock) -> Iterable[str]:
+    for upstream, versions in stack.in_place.items():
+        if upstream not in stack.pins:
+            yield f"stack {stack.name}: in-place names {upstream}, which the stack does not pin"
+        for version in versions:
+            if version not in lock.upstreams.get(upstream, {}):
+                yield f"stack {stack.name}: in-place names {upstream} {version}, which is no pin"
+
+
+def _check_facts(stack: Stack) -> Iterable[str]:
+    for fact in stack.facts:
+        rules = [fact.match, *fact.also] if fact.match not in ("commit", "cann") else fact.also
+        bad = [rule for rule in rules if rule and not re.match(r"(==|!=|<=|>=|<|>|~=)", rule)]
+        if bad:
+            yield f"stack {stack.name}, fact {fact.name}: {bad[0]!r} is no specifier such as ==1.0"
+        if fact.distribution is None and fact.match != "cann" and (fact.match or fact.also or fact.optional):
+            yield f"stack {stack.name}, fact {fact.name}: it names no distribution to compare"
+        if bool(fact.also) != bool(fact.why):
+            yield f"stack {stack.name}, fact {fact.name}: also and why go together"
+
+
+def _check_image(where: str, chip: str, base: ImageBase) -> Iterable[str]:
+    if chip not in CHIPS:
+        yield f"{where}: there is no such chip, use one of {', '.join(CHIPS)}"
+    if base.image and (not _IMAGE.fullmatch(base.image) or base.image.endswith(":latest")):
+        yield f"{where}: {base.image!r} is no repository:tag of a release"
+    if base.digest and not _DIGEST.fullmatch(base.digest):
+        yield f"{where}: {base.digest!r} is no digest: sha256: and 64 hexadecimal digits"
+    if base.digest and not base.image:
+        yield f"{where}: a digest of no image"
+    if not base.source:
+        yield f"{where}: nothing says where it was read"
 
 
 def refuse_contradictions(stack: Stack) -> None:
@@ -218,10 +262,17 @@ def _stack_lines(stack: Stack) -> list[str]:
         f"python = {_text(stack.python)}",
         f"pins = {{ {pins} }}",
     ]
+    if stack.in_place:
+        pairs = ", ".join(f"{_key(name)} = {_value(versions)}" for name, versions in stack.in_place.items())
+        lines.append(f"in-place = {{ {pairs} }}")
+    for chip, base in stack.images.items():
+        lines += ["", f"[{head}.image.{_key(chip)}]"]
+        lines += [f"{key} = {_text(value)}" for key, value in vars(base).items()]
     for name, rows in (("fact", stack.facts), ("demand", stack.demands), ("waiver", stack.waivers)):
         for row in rows:
             lines += ["", f"[[{head}.{name}]]"]
-            lines += [f"{key} = {_value(value)}" for key, value in vars(row).items()]
+            given = {key: value for key, value in vars(row).items() if value != getattr(type(row), key, None)}
+            lines += [f"{key} = {_value(value)}" for key, value in given.items()]
     return lines
 
 
@@ -235,4 +286,6 @@ def _text(text: str) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return _text(value) if isinstance(value, str) else "[" + ", ".join(_text(item) for item in value) + "]"

@@ -132,6 +132,7 @@ class Upstream:
         pins: the known versions, oldest first.
         refusals: versions refused by name.
         files: the file overlays.
+        imports: the distributions of its requirements that it imports at its start.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Upstream:
     pins: tuple[PinSource, ...]
     refusals: tuple[Refusal, ...]
     files: tuple[FileOverlay, ...]
+    imports: tuple[str, ...] = ()
 
     def pin(self, version: str) -> PinSource | None:
         """Return the declared pin of that version, or None."""

@@ -145,6 +145,7 @@ def _read_upstream(folder: Path, files: Mapping[str, tuple[FileOverlay, ...]]) -
         pins=tuple(_read_pin(pin) for pin in table.tables("pin")),
         refusals=tuple(_read_refusal(refusal) for refusal in table.tables("refuse")),
         files=files[overlays],
+        imports=table.names("imports") or (),
     )
     table.done()
     versions = [pin.version for pin in upstream.pins]

@@ -10,9 +10,10 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from ..overlay.cann import cann_version
 
 #: The distributions whose versions a report has, by what they are for.
 DISTRIBUTIONS = (
@@ -22,7 +23,6 @@ DISTRIBUTIONS = (
 )
 #: What is looked for to tell an engine from a package that merely lies about.
 PACKAGES = ("torch", "transformers", "vllm", "vllm_ascend", "sglang", "verl", "msprobe")
-_TOOLKIT = "/usr/local/Ascend/ascend-toolkit/latest"
 
 
 def versions() -> dict[str, str]:
@@ -43,23 +43,12 @@ def packages() -> list[str]:
 
 def drivers() -> dict[str, str]:
     """The versions of the driver and of CANN, as far as their files can be read."""
-    toolkit = os.environ.get("ASCEND_TOOLKIT_HOME") or os.environ.get("ASCEND_HOME_PATH") or _TOOLKIT
-    machine = platform.machine()
-    places: dict[str, tuple[str, Iterable[Path]]] = {
-        "Ascend driver": (r"(?im)^version=(\S+)", [Path("/usr/local/Ascend/driver/version.info")]),
-        "CANN": (
-            r"(?im)^version=(\S+)",
-            [Path(toolkit, f"{machine}-linux", "ascend_toolkit_install.info"), *Path(toolkit).glob("*/version.info")],
-        ),
-        "NVIDIA driver": (r"Kernel Module\D*(\d\S+)", [Path("/proc/driver/nvidia/version")]),
+    found = {
+        "Ascend driver": _find(r"(?im)^version=(\S+)", Path("/usr/local/Ascend/driver/version.info")),
+        "CANN": cann_version(),
+        "NVIDIA driver": _find(r"Kernel Module\D*(\d\S+)", Path("/proc/driver/nvidia/version")),
     }
-    found = {}
-    for name, (pattern, paths) in places.items():
-        for path in paths:
-            if (version := _find(pattern, path)) is not None:
-                found[name] = version
-                break
-    return found
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _find(pattern: str, path: Path) -> str | None:
