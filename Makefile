@@ -19,6 +19,8 @@ FAULT =
 TASK =
 # Seconds after which one of verl's training loops is given up (900).
 TIMEOUT =
+# Anything, for a fully asynchronous loop whose weight sync interrupts requests; below dist/demo-interrupted.
+INTERRUPT =
 
 # More arguments for pytest, for example ARGS="-k weave -x".
 ARGS =
@@ -89,8 +91,8 @@ demo: ## two engines on a CPU, compared, in dist/demo; ENGINE=vllm STRATEGY=fsdp
 demo-loop: .venv-engines/engines.stamp ## a step of verl's own training loop (Ray, agent loop, weight sync) on a CPU, compared, in dist/demo-loop
 	@$(ENGINES)/python -m demo.run_loop $(if $(TIMEOUT),--timeout $(TIMEOUT))
 
-demo-fully-async: .venv-engines/engines.stamp ## the same with verl's fully asynchronous trainer, two steps, in dist/demo-fully-async
-	@$(ENGINES)/python -m demo.run_loop fully-async $(if $(TIMEOUT),--timeout $(TIMEOUT))
+demo-fully-async: .venv-engines/engines.stamp ## the same with verl's fully asynchronous trainer, two steps, in dist/demo-fully-async; INTERRUPT=yes
+	@$(ENGINES)/python -m demo.run_loop $(if $(INTERRUPT),interrupted,fully-async) $(if $(TIMEOUT),--timeout $(TIMEOUT))
 
 demo-slime: .venv-engines/engines.stamp ## SGLang and slime's actor on a CPU, compared; STACK=slime-0.2.2 SOURCE_slime=PATH
 	@$(ENGINES)/python -m demo.run_slime $(if $(filter slime-%,$(STACK)),--stack $(STACK))
@@ -99,7 +101,7 @@ test: .venv/dev.stamp ## run the tests that need no engine; ARGS="-k weave" goes
 	$(BIN)/python -m pytest $(ARGS)
 
 test-engines: .venv-engines/engines.stamp ## run the tests that need torch and real engines, on a CPU, in .venv-engines
-	$(ENGINES)/python -m pytest -m engines -W default tests/engines $(ARGS)
+	$(ENGINES)/python -m pytest -m "engines and not long" -W default tests/engines $(ARGS)
 
 mutants: .venv-engines/engines.stamp ## try the mutants of docs/traps.md whose tests need real engines; no part of CI
 	$(ENGINES)/python -m pytest -m engines -W default tests/traps $(ARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Loop:
         kind: of both engines' numbers.
         npus: that Ray is told of.
         overrides: of its configuration, beyond those of both loops.
+        interrupted: how many requests a weight sync interrupts; the weights of their prompt's prefill, or of their
+            first tokens, are others than the trainer's, and none is compared.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Loop:
     kind: str
     npus: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    interrupted: int = 0
 
 
 LOOPS = {
@@ -76,6 +79,26 @@ LOOPS = {
         ),
     )
 }
+
+_VLLM = "+actor_rollout_ref.rollout.engine_kwargs.vllm"
+#: The fully asynchronous loop with all prompts in the rollout while the trainer is at the first half of them. Its
+#: weight sync finds a request of the other half after its first token (see verl_cpu/held.py), and the rest before it.
+INTERRUPTED = replace(
+    LOOPS["fully-async"],
+    name="interrupted",
+    interrupted=len(PROMPTS) // 2 * ANSWERS,
+    overrides={
+        **LOOPS["fully-async"].overrides,
+        "async_training.staleness_threshold": 1,
+        "async_training.partial_rollout": True,
+        f"{_VLLM}.scheduler_cls": "verl_cpu.held.HeldScheduler",
+        f"{_VLLM}.additional_config.held": {
+            "requests": len(PROMPTS) * ANSWERS,
+            "answers": ANSWERS,
+            "prompts": len(PROMPTS) // 2,
+        },
+    },
+)
 
 
 def overrides(loop: Loop, folder: Path, places: Mapping[str, Path]) -> list[str]:

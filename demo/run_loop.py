@@ -1,9 +1,11 @@
 """``make demo-loop`` and ``make demo-fully-async``: verl's own training loop on a CPU, then the verdict.
 
+``make demo-fully-async INTERRUPT=yes`` is the second one with a weight sync that interrupts requests.
+
 Real are Ray, verl 0.8.0's trainer, agent loop, rollout server, weight sync and FSDP engine, vLLM 0.18's engine and
 vllm-ascend 0.18.0's runner, all of them as woven; what stands in is said in docs/demo.md. Request ids go the whole way,
 from the server's client to the training engine's log. Everything is made anew below ``dist/demo-loop`` or
-``dist/demo-fully-async``; the status is compare's.
+``dist/demo-fully-async``, or ``dist/demo-interrupted``; the status is compare's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from pathlib import Path
 from types import FrameType
 
 from demo.generate import PROMPTS
-from demo.loops import ANSWERS, LOOPS, Loop, overrides
+from demo.interrupted import attempts
+from demo.loops import ANSWERS, INTERRUPTED, LOOPS, Loop, overrides
 from demo.run import CONSISTENCY, ROOT, WORDS, Demo, ended
 from train_infer_consistency.errors import EvidenceError, UnfinishedError
 
@@ -120,10 +123,22 @@ class LoopDemo(Demo):
         done = subprocess.run([*CONSISTENCY, "pairs", "--json", *trees], capture_output=True, text=True, check=False)
         paired = json.loads(done.stdout)["pairs"] if done.returncode == 0 else []
         joined, asked = sum(pair["joined_by"] == "request-id" for pair in paired), len(PROMPTS) * ANSWERS
+        asked -= self.loop.interrupted
         if joined != asked:
             raise EvidenceError(f"{joined} of {asked} requests were paired by their ids", "the tables above say why")
+        if self.loop.interrupted:
+            self._tell_attempts()
         print(f"{self.loop.name}: {WORDS.get(status, 'could not finish')}, status {status}; {joined} requests paired")
         return status
+
+    def _tell_attempts(self) -> None:
+        """Say under which ids the interrupted requests are known.
+
+        Raises:
+            EvidenceError: as :func:`~demo.interrupted.attempts`.
+        """
+        for attempt in attempts(self.dump("generate"), self.dump(self.loop.strategy)):
+            print(f"{self.loop.name}: {attempt}")
 
     def _watch(self, job: subprocess.Popen[bytes], log: Path, timeout: float) -> int | None:
         """Tell what the loop reaches until it ends; return its status, None for one that took too long."""
@@ -191,14 +206,16 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def main(arguments: list[str]) -> int:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="make demo-loop", description=__doc__)
-    parser.add_argument("loop", choices=LOOPS, nargs="?", default="loop", help="which of verl's loops")
+    loops = {**LOOPS, INTERRUPTED.name: INTERRUPTED}
+    parser.add_argument("loop", choices=loops, nargs="?", default="loop", help="which of verl's loops")
     parser.add_argument("--folder", type=Path, help="where; it is wiped first")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="in seconds; %(default)s by default")
     options = parser.parse_args(arguments)
     folder = options.folder or ROOT / "dist" / f"demo-{options.loop}"
+    name = "make demo-fully-async INTERRUPT=yes" if options.loop == INTERRUPTED.name else f"make demo-{options.loop}"
     # Also when `make` is asked to stop, all of Ray's processes are to end.
     signal.signal(signal.SIGTERM, _interrupt)
-    return ended(f"make demo-{options.loop}", lambda: run(folder.resolve(), LOOPS[options.loop], options.timeout))
+    return ended(name, lambda: run(folder.resolve(), loops[options.loop], options.timeout))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from .page import PAGE, page
 TRAPS = load_traps()
 MUTANTS = [mutant for trap in TRAPS for mutant in trap.mutants]
 #: What a copy of the checkout has: more than the package, because tests of other rooms import it.
-COPIED = ("src", "tests", "overlays", "docs", "benchmarks", "demo")
+COPIED = ("src", "tests", "overlays", "docs", "benchmarks", "demo", "requirements")
 LEFT_OUT = ("__pycache__", "data", "engines")
 #: What happened in the copy of a name: a mutant's id, or the unchanged "base".
 Outcome = Callable[[str], dict[str, Any]]
@@ -107,7 +107,9 @@ def check_unchanged(outcome: dict[str, Any]) -> None:
     assert not failed, outcome["output"]
 
 
-def check_killed(mutant: Mutant, outcome: dict[str, Any]) -> None:
+def check_killed(mutant: Mutant, outcome: dict[str, Any], unchanged: dict[str, Any]) -> None:
+    """The tests fail of the mutation: without it they pass."""
+    assert {unchanged["tests"].get(test) for test in mutant.tests} == {"passed"}, unchanged["output"]
     assert outcome["package"].startswith(outcome["folder"])
     survived = [test for test in mutant.tests if outcome["tests"].get(test) != "failed"]
     assert not survived, outcome["output"]
@@ -133,7 +135,7 @@ def slow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize("mutant", [mutant for mutant in MUTANTS if not mutant.engines], ids=lambda mutant: mutant.id)
 def test_mutant_is_killed(mutant: Mutant, fast: Outcome) -> None:
-    check_killed(mutant, fast(mutant.id))
+    check_killed(mutant, fast(mutant.id), fast("base"))
 
 
 def test_unchanged_copy_passes(fast: Outcome) -> None:
@@ -146,7 +148,7 @@ def test_unchanged_copy_passes(fast: Outcome) -> None:
 def test_mutant_is_killed_by_real_engines(mutant: Mutant, slow: Outcome) -> None:
     if any(slow("base")["tests"].get(test) == "skipped" for test in mutant.tests):
         pytest.skip(NO_SOURCE)
-    check_killed(mutant, slow(mutant.id))
+    check_killed(mutant, slow(mutant.id), slow("base"))
 
 
 @pytest.mark.engines
