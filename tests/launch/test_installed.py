@@ -103,6 +103,12 @@ def test_what_doctor_finds(monkeypatch: pytest.MonkeyPatch, level: str, status: 
     assert report.status == status
 
 
+def test_what_doctor_could_not_look_at_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = looked(monkeypatch, {}, "not checked")
+    assert [said.text() for said in report.target] == ["installed packages: x: is so; mend it"]
+    assert (report.installed, report.status) == ([], 0)
+
+
 def test_where_nothing_is_installed_the_target_has_to_show_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path), "/nowhere"])
     report = Report([])

@@ -125,5 +125,6 @@ def test_the_plan_is_a_property_of_the_verdict(planned: Comparison) -> None:
         ("plan.folder", "/plans/<a>"),
         ("plan.file", "/dumps/plan.toml"),
     }
+    assert planned.plan is not None
     other = replace(planned, plan=replace(planned.plan, runs=("u",)))
     assert 'name="plan.note" value="NOT the plan of these dumps, which are of run u"' in "".join(junit_lines(other))

@@ -62,3 +62,6 @@ def look(report: Report) -> None:
     for one in found.findings:
         if one.level in ("wrong", "warning"):
             report.installed.append(Installed(one.level, one.subject, one.what, one.mend))
+        elif one.level == "not checked":
+            mend = f"; {one.mend}" if one.mend else ""
+            report.target.append(Said("target-doctor", what=f"{one.subject}: {one.what}{mend}"))

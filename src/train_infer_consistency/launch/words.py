@@ -64,6 +64,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "installed packages: run `consistency doctor` on the target machine",
         "已安装的软件包：请在目标机器上运行 `consistency doctor`",
     ),
+    "target-doctor": (
+        "installed packages: {what}",
+        "已安装的软件包（doctor 的英文原文）：{what}",
+    ),
     # The report.
     "installed": (
         "installed here: {level}: {subject}: {what}",
