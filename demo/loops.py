@@ -9,8 +9,11 @@ from typing import Any
 
 from demo.generate import PROMPTS, RESPONSE
 
+#: In tokens, more than the longest prompt has.
+PROMPT_LENGTH = 160
 #: Answers to each prompt, each of them a request of its own.
 ANSWERS = 2
+_MODEL, _ACTOR, _ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
 REWARD = Path(__file__).resolve().parent / "verl_cpu" / "reward.py"
 
 
@@ -109,51 +112,78 @@ def overrides(loop: Loop, folder: Path, places: Mapping[str, Path]) -> list[str]
         folder: for what it writes.
         places: ``model``, ``prompts``, ``ray`` (Ray's folder), ``config`` (msprobe's file for the rollout).
     """
-    model, actor, rollout = (f"actor_rollout_ref.{part}" for part in ("model", "actor", "rollout"))
-    kind = {"float32": "fp32", "bfloat16": "bf16"}[loop.kind]
-    precision = {"param_dtype": kind, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
-    values = {
-        "algorithm.adv_estimator": "grpo",
+    return spelt({**stand_ins(loop.npus, folder, places), **_settings(loop, places), **loop.overrides})
+
+
+def stand_ins(npus: int, folder: Path, places: Mapping[str, Path]) -> dict[str, Any]:
+    """What a loop needs on a CPU, and the demo's own data, whatever is collected.
+
+    Args:
+        npus: that Ray is told of.
+        folder: for what the loop writes.
+        places: ``prompts`` and ``ray`` of :func:`overrides`.
+    """
+    return {
         "data.train_files": places["prompts"],
         "data.val_files": places["prompts"],
-        "data.max_prompt_length": 160,
-        "data.max_response_length": RESPONSE,
-        "data.filter_overlong_prompts": False,
         "data.dataloader_num_workers": 0,
-        "data.shuffle": False,
-        f"{model}.path": places["model"],
-        f"+{model}.override_config.attn_implementation": "eager",
-        f"{model}.use_remove_padding": True,
-        f"{model}.enable_gradient_checkpointing": False,
-        f"{actor}.strategy": loop.strategy,
-        f"{actor}.use_torch_compile": False,
-        f"+{actor}.fsdp_config.mixed_precision": precision,
-        f"{actor}.ppo_micro_batch_size_per_gpu": 1,
+        f"+{_MODEL}.override_config.attn_implementation": "eager",
+        f"{_MODEL}.enable_gradient_checkpointing": False,
         # So large that the next weights are far from these, in bfloat16 too: a stale one would be seen.
-        f"{actor}.optim.lr": 1e-2,
-        f"{rollout}.name": "vllm",
-        f"{rollout}.n": ANSWERS,
-        f"{rollout}.dtype": loop.kind,
-        f"{rollout}.tensor_model_parallel_size": 1,
-        f"{rollout}.log_prob_micro_batch_size_per_gpu": 1,
-        f"{rollout}.agent.num_workers": 1,
-        f"{rollout}.checkpoint_engine.update_weights_bucket_megabytes": 16,
-        f"{rollout}.ignore_eos": True,
-        # One prompt in a prefill, and all of it.
-        f"{rollout}.max_num_seqs": 1,
-        f"{rollout}.enable_prefix_caching": False,
-        f"{rollout}.enable_chunked_prefill": False,
-        f"{rollout}.max_model_len": 256,
-        f"{rollout}.max_num_batched_tokens": 256,
-        # The stand-in has neither graphs nor a memory that can be given back.
-        f"{rollout}.enforce_eager": True,
-        f"{rollout}.free_cache_engine": False,
-        f"+{rollout}.enable_sleep_mode": False,
-        f"+{rollout}.engine_kwargs.vllm.num_gpu_blocks_override": 16,
-        f"+{rollout}.engine_kwargs.vllm.additional_config.dump_config_path": places["config"],
+        f"{_ACTOR}.optim.lr": 1e-2,
+        f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes": 16,
+        f"{_ROLLOUT}.ignore_eos": True,
+        # The stand-in has no memory that can be given back.
+        f"{_ROLLOUT}.free_cache_engine": False,
+        f"+{_ROLLOUT}.enable_sleep_mode": False,
+        f"+{_ROLLOUT}.engine_kwargs.vllm.num_gpu_blocks_override": 16,
         "reward.num_workers": 1,
         "reward.custom_reward_function.path": REWARD,
         "trainer.logger": ["console", "file"],
+        "trainer.default_local_dir": folder / "checkpoints",
+        "+ray_kwargs.ray_init.address": "local",
+        # Said to be there: verl's actors ask for many, and wait in silence for what is not to be had.
+        "ray_kwargs.ray_init.num_cpus": 64,
+        "+ray_kwargs.ray_init.num_gpus": 0,
+        "+ray_kwargs.ray_init.resources.NPU": npus,
+        "+ray_kwargs.ray_init.object_store_memory": 256 << 20,
+        "+ray_kwargs.ray_init.include_dashboard": False,
+        "+ray_kwargs.ray_init._temp_dir": places["ray"],
+        "hydra.run.dir": folder / "hydra",
+        "hydra.output_subdir": "null",
+    }
+
+
+def _settings(loop: Loop, places: Mapping[str, Path]) -> dict[str, Any]:
+    """A collection run's own settings."""
+    kind = {"float32": "fp32", "bfloat16": "bf16"}[loop.kind]
+    precision = {"param_dtype": kind, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    return {
+        "algorithm.adv_estimator": "grpo",
+        "data.max_prompt_length": PROMPT_LENGTH,
+        "data.max_response_length": RESPONSE,
+        "data.filter_overlong_prompts": False,
+        "data.shuffle": False,
+        f"{_MODEL}.path": places["model"],
+        f"{_MODEL}.use_remove_padding": True,
+        f"{_ACTOR}.strategy": loop.strategy,
+        f"{_ACTOR}.use_torch_compile": False,
+        f"+{_ACTOR}.fsdp_config.mixed_precision": precision,
+        f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+        f"{_ROLLOUT}.name": "vllm",
+        f"{_ROLLOUT}.n": ANSWERS,
+        f"{_ROLLOUT}.dtype": loop.kind,
+        f"{_ROLLOUT}.tensor_model_parallel_size": 1,
+        f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu": 1,
+        f"{_ROLLOUT}.agent.num_workers": 1,
+        # One prompt in a prefill, and all of it.
+        f"{_ROLLOUT}.max_num_seqs": 1,
+        f"{_ROLLOUT}.enable_prefix_caching": False,
+        f"{_ROLLOUT}.enable_chunked_prefill": False,
+        f"{_ROLLOUT}.max_model_len": 256,
+        f"{_ROLLOUT}.max_num_batched_tokens": 256,
+        f"{_ROLLOUT}.enforce_eager": True,
+        f"+{_ROLLOUT}.engine_kwargs.vllm.additional_config.dump_config_path": places["config"],
         "trainer.n_gpus_per_node": 1,
         "trainer.nnodes": 1,
         "trainer.total_epochs": 1,
@@ -162,20 +192,12 @@ def overrides(loop: Loop, folder: Path, places: Mapping[str, Path]) -> list[str]
         "trainer.val_before_train": False,
         "trainer.balance_batch": False,
         "trainer.resume_mode": "disable",
-        "trainer.default_local_dir": folder / "checkpoints",
-        "+ray_kwargs.ray_init.address": "local",
-        # Said to be there: verl's actors ask for many, and wait in silence for what is not to be had.
-        "ray_kwargs.ray_init.num_cpus": 64,
-        "+ray_kwargs.ray_init.num_gpus": 0,
-        "+ray_kwargs.ray_init.resources.NPU": loop.npus,
-        "+ray_kwargs.ray_init.object_store_memory": 256 << 20,
-        "+ray_kwargs.ray_init.include_dashboard": False,
-        "+ray_kwargs.ray_init._temp_dir": places["ray"],
-        "hydra.run.dir": folder / "hydra",
-        "hydra.output_subdir": "null",
-        **loop.overrides,
     }
-    return [f"{name}={_spell(value)}" for name, value in values.items()]
+
+
+def spelt(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as Hydra's command line has them."""
+    return [f"{name}={_spell(value)}" for name, value in settings.items()]
 
 
 def _spell(value: Any) -> str:

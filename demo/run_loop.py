@@ -59,6 +59,8 @@ class LoopDemo(Demo):
     def __init__(self, folder: Path, loop: Loop, base: Demo | None = None) -> None:
         super().__init__(folder, base=base)
         self.loop = loop
+        #: Requests that the rollout has to answer.
+        self.asked = len(PROMPTS) * ANSWERS
         self.prompts = folder / "prompts.json"
         self.metrics = folder / "metrics.jsonl"
 
@@ -95,12 +97,9 @@ class LoopDemo(Demo):
         log = self.folder / "logs" / "loop"
         log.parent.mkdir(exist_ok=True)
         with self._ray_folder() as ray:
-            places = {"model": self.model, "prompts": self.prompts, "ray": ray, "config": self._configure("generate")}
-            command = [sys.executable, "-m", self.loop.main, *overrides(self.loop, self.folder, places)]
+            command = [*CONTAINED, *self.command(ray)]
             with log.open("wb") as file:
-                job = subprocess.Popen(
-                    [*CONTAINED, *command], env=self.loop_environment(), cwd=self.folder, stdout=file, stderr=file
-                )
+                job = subprocess.Popen(command, env=self.loop_environment(), cwd=self.folder, stdout=file, stderr=file)
             try:
                 status = self._watch(job, log, timeout)
             finally:
@@ -112,6 +111,15 @@ class LoopDemo(Demo):
             mend = "give it longer with TIMEOUT=SECONDS; " if status is None else ""
             raise UnfinishedError(f"{self.loop.main} {what}", f"{mend}its whole output is in {log}")
 
+    def command(self, ray: Path) -> list[str]:
+        """The words that start the loop.
+
+        Args:
+            ray: Ray's folder.
+        """
+        places = {"model": self.model, "prompts": self.prompts, "ray": ray, "config": self._configure("generate")}
+        return [sys.executable, "-m", self.loop.main, *overrides(self.loop, self.folder, places)]
+
     def judge_loop(self) -> int:
         """Pair and compare the two sides; return compare's status.
 
@@ -122,8 +130,7 @@ class LoopDemo(Demo):
         trees = [str(self.dump("generate")), str(self.dump(self.loop.strategy))]
         done = subprocess.run([*CONSISTENCY, "pairs", "--json", *trees], capture_output=True, text=True, check=False)
         paired = json.loads(done.stdout)["pairs"] if done.returncode == 0 else []
-        joined, asked = sum(pair["joined_by"] == "request-id" for pair in paired), len(PROMPTS) * ANSWERS
-        asked -= self.loop.interrupted
+        joined, asked = sum(pair["joined_by"] == "request-id" for pair in paired), self.asked - self.loop.interrupted
         if joined != asked:
             raise EvidenceError(f"{joined} of {asked} requests were paired by their ids", "the tables above say why")
         if self.loop.interrupted:
@@ -199,7 +206,8 @@ def run(folder: Path, loop: Loop, timeout: float = TIMEOUT) -> int:
     return demo.judge_loop()
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """End as Ctrl-C does: also when `make` is asked to stop, all of Ray's processes are to end."""
     raise KeyboardInterrupt
 
 
@@ -213,8 +221,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     folder = options.folder or ROOT / "dist" / f"demo-{options.loop}"
     name = "make demo-fully-async INTERRUPT=yes" if options.loop == INTERRUPTED.name else f"make demo-{options.loop}"
-    # Also when `make` is asked to stop, all of Ray's processes are to end.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     return ended(name, lambda: run(folder.resolve(), loops[options.loop], options.timeout))
 
 
