@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -13,6 +15,7 @@ import pytest
 
 from train_infer_consistency import resources
 from train_infer_consistency.errors import EvidenceError
+from train_infer_consistency.overlay.reading import load_upstreams
 
 from .conftest import ROOT
 
@@ -102,9 +105,41 @@ def test_missing_file_is_one_line_with_the_mend(name: str, tmp_path: Path, monke
     assert "\n" not in str(caught.value)
 
 
+#: What the table calls a package whose distribution has another name.
+_DISTRIBUTIONS = {"vllm_ascend": "vllm-ascend", "msprobe": "mindstudio-probe"}
+
+
+def rows_of(page: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """The table of what was run: upstream with its versions, the files of a row, and the cells behind them."""
+    upstream, folder = "", ""
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        if not line.endswith(" | |"):
+            continue
+        first, names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        upstream, files = first or upstream, []
+        for name in re.findall("`([^`]+)`", names):
+            # A bare name lies in the folder of the one before it.
+            folder = name.rpartition("/")[0] if "/" in name else folder
+            files.append(f"{folder}/{name.rpartition('/')[2]}")
+        yield upstream, files, cells
+
+
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
 def test_every_edited_file_has_its_row_in_the_table_of_what_was_run(page: str) -> None:
-    edited = {Path(name).name.removesuffix(".toml") for name in files_below(ROOT / "overlays") if ".py.toml" in name}
-    rows = [line for line in (ROOT / page).read_text(encoding="utf-8").splitlines() if line.endswith(" | |")]
-    assert edited
-    assert {name for name in edited if not any(f"{name}`" in row for row in rows)} == set()
+    upstreams = load_upstreams()
+    edited = {file.path for upstream in upstreams.values() for file in upstream.files}
+    packages = {upstream.package for upstream in upstreams.values()}
+    rows = list(rows_of(page))
+    found = [
+        f"{package}/{file}"
+        for upstream, files, _ in rows
+        for package in packages
+        if upstream.lower().startswith(f"{_DISTRIBUTIONS.get(package, package)} ")
+        for file in files
+    ]
+    assert sorted(found) == sorted(edited)
+    assert all(len(cells) == 5 and all(cells[:3]) and not cells[4] for _, _, cells in rows)
+    for name, upstream in upstreams.items():
+        pins = {pin.version for pin in upstream.pins if not pin.tested_only and pin.variant_of is None}
+        said = " ".join(first for first, _, _ in rows if first.lower().startswith(f"{name.removesuffix('-cpu')} "))
+        assert pins <= set(re.split("[ ,]+", said)), name
