@@ -12,6 +12,7 @@ from train_infer_consistency.launch.check import Report
 from train_infer_consistency.launch.run import VERL_HYBRID, Run
 from train_infer_consistency.launch.stacks import versions
 from train_infer_consistency.overlay import doctor
+from train_infer_consistency.overlay.finding import Finding
 
 
 def looked(monkeypatch: pytest.MonkeyPatch, rows: dict[str, str], *levels: str, stack: str = "verl-0.8") -> Report:
@@ -22,7 +23,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, rows: dict[str, str], *levels: str, 
     report.applied.add("V101")
     found = SimpleNamespace(
         upstreams=[SimpleNamespace(upstream=name, state=state) for name, state in rows.items()],
-        findings=[doctor.Finding(level, "x", "is so", "mend it") for level in levels],  # type: ignore[arg-type]
+        findings=[Finding(level, "x", "is so", "mend it") for level in levels],  # type: ignore[arg-type]
     )
     monkeypatch.setattr(installed, "anything", lambda: True)
     monkeypatch.setattr(doctor, "examine", lambda upstreams, lock: found)

@@ -13,7 +13,8 @@ import pytest
 
 from train_infer_consistency.overlay import doctor
 from train_infer_consistency.overlay.apply import apply
-from train_infer_consistency.overlay.doctor import Finding, Report, examine, lines
+from train_infer_consistency.overlay.doctor import Report, examine, lines
+from train_infer_consistency.overlay.finding import Finding
 from train_infer_consistency.overlay.lock import Lock, Stack, Waiver, load_lock
 from train_infer_consistency.overlay.model import Refusal, Upstream
 from train_infer_consistency.overlay.reading import load_upstreams

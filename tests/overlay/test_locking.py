@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train_infer_consistency.errors import EvidenceError, FoundError
+from train_infer_consistency.errors import EvidenceError, FoundError, UsageError
 from train_infer_consistency.overlay.digests import sha256
 from train_infer_consistency.overlay.inspect import weave_upstream
 from train_infer_consistency.overlay.lock import (
     Artifact,
     Demand,
     Fact,
-    ImageBase,
     FilePin,
+    ImageBase,
     Lock,
     Pin,
     Stack,
@@ -370,6 +370,95 @@ def test_each_disagreement_is_found(root: Path, name: str) -> None:
 def test_every_field_of_a_pin_is_compared() -> None:
     compared = {"files", "artifacts", "requirement", "git", "commit", "source", "variant_of", "built_version"}
     assert {field.name for field in fields(Pin)} == compared | {"wheel_version", "tested_only", "version"}
+
+
+IMAGES_TOML = """
+[stack.one.image.a2]
+image = "quay.io/somebody/verl:v1-910b"
+digest = "sha256:%s"
+source = "somewhere"
+
+[stack.one.image.a3]
+image = ""
+digest = ""
+source = "none is published"
+""" % ("0a" * 32)
+ONE = 'name = "torch"\nvalue = "2.9.0"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("image.a3]", "image.a5]", "stack one, image for a5: there is no such chip, use one of a2, a3"),
+        ("sha256:0a", "sha256:0", "'sha256:00a0a"),
+        ("sha256:0a", "sha256:0A", "is no digest: sha256: and 64 hexadecimal digits"),
+        ("sha256:0a", "md5:0a", "is no digest"),
+        ("v1-910b", "latest", "'quay.io/somebody/verl:latest' is no repository:tag of a release"),
+        (":v1-910b", "", "'quay.io/somebody/verl' is no repository:tag"),
+        (":v1-910b", ":v1@sha256:" + "0" * 64, "is no repository:tag"),
+        ('image = "quay.io/somebody/verl:v1-910b"', 'image = ""', "image for a2: a digest of no image"),
+        ('source = "none is published"', 'source = ""', "image for a3: nothing says where it was read"),
+        (ONE, f'{ONE}distribution = "torch"\nmatch = "2.9.0"\n', "fact torch: '2.9.0' is no version specifier"),
+        (ONE, f'{ONE}distribution = "torch"\nalso = ["core"]\nwhy = "w"\n', "'core' is no version specifier"),
+        (ONE, 'name = "torch"\nvalue = "main"\ndistribution = "torch"\n', "'==main' is no version specifier"),
+        (ONE, 'name = "torch"\nvalue = "main"\nmatch = "cann"\n', "'==main' is no version specifier"),
+        (ONE, f'{ONE}distribution = "torch"\nalso = ["==2"]\n', "fact torch: also and why go together"),
+        (ONE, f"{ONE}optional = true\n", "fact torch: it names no distribution to compare"),
+        (ONE, f'{ONE}match = "==2"\n', "fact torch: it names no distribution to compare"),
+        (
+            "[stack.one.image.a2]",
+            "in-place = { gone = [] }\n[stack.one.image.a2]",
+            "gone, which the stack does not pin",
+        ),
+        ("[stack.one.image.a2]", 'in-place = { skel = ["3"] }\n[stack.one.image.a2]', "skel 3, which is no pin"),
+    ],
+)
+def test_images_and_facts_are_judged(root: Path, old: str, new: str, said: str) -> None:
+    # What is added to [stack.one] itself has to stand before its tables.
+    head, rest = STACKS_TOML.split("\n[[stack.one.fact]]", 1)
+    text = f"{head}{IMAGES_TOML}\n[[stack.one.fact]]{rest}"
+    (root / "stacks.toml").write_text(text)
+    assert check_lock(make(root), root) == []
+    assert text.count(old) == 1
+    (root / "stacks.toml").write_text(text.replace(old, new))
+    problems = check_lock(make(root), root)
+    assert len([problem for problem in problems if said in problem]) == 1, problems
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        'distribution = "torch"\nalso = ["==2.8.*"]\nwhy = "w"\noptional = true\n',
+        'distribution = "torch"\nmatch = ">=2"\n',
+        'distribution = "torch"\nmatch = "commit"\n',
+        'match = "cann"\nalso = ["==9.0"]\nwhy = "w"\n',
+    ],
+)
+def test_every_way_to_compare_a_fact_is_no_problem(root: Path, more: str) -> None:
+    (root / "stacks.toml").write_text(STACKS_TOML.replace(ONE, ONE + more))
+    assert check_lock(make(root), root) == []
+
+
+def test_stack_by_name() -> None:
+    lock = good_lock_of_skeletons()
+    assert lock.stack("one") is lock.stacks["one"]
+    with pytest.raises(UsageError, match="there is no stack 'two'; use one of one") as caught:
+        lock.stack("two")
+    assert caught.value.status == 2
+
+
+def test_bases_of_the_images_are_in_the_lock() -> None:
+    """Per stack and chip; the ones of slime are the user's, and CUDA has no image."""
+    stacks = load_lock().stacks
+    assert {name for name, stack in stacks.items() if not stack.images} == {"verl-0.8-cuda"}
+    assert all(set(stack.images) == {"a2", "a3"} for stack in stacks.values() if stack.images)
+    for name in ("verl-0.8", "verl-b7dabd83"):
+        tags = {chip: base.image.partition(":")[2] for chip, base in stacks[name].images.items()}
+        for chip, word in (("a2", "910b"), ("a3", "a3")):
+            assert tags[chip] == f"v0.8.0-cann9.0.0-torch_npu2.9.0.post2-{word}-ubuntu22.04-py3.11-vllm"
+    assert {base.image for name in ("slime-0.2.2", "slime-0.2.4") for base in stacks[name].images.values()} == {""}
+    for base in (base for stack in stacks.values() for base in stack.images.values()):
+        assert base.digest or "nobody could read it yet" in base.source or not base.image
 
 
 @pytest.mark.parametrize(

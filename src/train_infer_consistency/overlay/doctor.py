@@ -110,6 +110,9 @@ def examine(
     if stack is not None:
         more, compared = fit(stack, rows, installed, without)
         findings += more
+        if site is None and not platform.python_version().startswith(f"{stack.python}."):
+            what = f"this is {platform.python_version()}, and what belongs to stack {stack.name} is for {stack.python}"
+            findings.append(Finding("warning", "Python", what, f"use Python {stack.python}"))
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
     return Report(
         where.label,
@@ -185,7 +188,7 @@ def _of_imports(
     for name, at in found.items():
         absent = [need for need in upstreams[name].imports if normal_name(need) not in installed]
         if absent and at.distribution is not None:
-            what = f"{', '.join(absent)}: not installed, and its import at start fails without"
+            what = f"it imports {', '.join(absent)} when it starts, and that is not installed"
             yield Finding("wrong", name, what, f"pip install {' '.join(absent)}")
 
 

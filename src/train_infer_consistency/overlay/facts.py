@@ -79,6 +79,11 @@ def _compare(fact: Fact, installed: Mapping[str, PathDistribution]) -> Compared:
     return found(distribution.version, *_judge(fact, distribution.version))
 
 
+def wanted(fact: Fact) -> str:
+    """The PEP 440 specifier that a version has to satisfy; not for ``commit``."""
+    return fact.match if fact.match not in ("", "cann") else f"=={fact.value}"
+
+
 def _judge(fact: Fact, have: str) -> tuple[Verdict, str]:
     from packaging.specifiers import SpecifierSet
     from packaging.version import InvalidVersion, Version
@@ -87,8 +92,7 @@ def _judge(fact: Fact, have: str) -> tuple[Verdict, str]:
         version = Version(have)
     except InvalidVersion:
         return "not checked", f"{have} is no version that can be compared"
-    wanted = fact.match if fact.match not in ("", "cann") else f"=={fact.value}"
-    if SpecifierSet(wanted).contains(version, prereleases=True):
+    if SpecifierSet(wanted(fact)).contains(version, prereleases=True):
         return "agrees", ""
     if any(SpecifierSet(also).contains(version, prereleases=True) for also in fact.also):
         return "waived", fact.why
@@ -98,7 +102,10 @@ def _judge(fact: Fact, have: str) -> tuple[Verdict, str]:
 def commit_of(distribution: PathDistribution) -> str | None:
     """The git commit that a distribution was installed from, or that its editable checkout has now; None if unknown."""
     try:
-        origin = json.loads(distribution.read_text("direct_url.json") or "")
+        text = distribution.read_text("direct_url.json")
+        if text is None:  # an older editable install has its metadata in the checkout itself
+            return _head(Path(str(distribution.locate_file(""))))
+        origin = json.loads(text)
         if "vcs_info" in origin:
             return str(origin["vcs_info"]["commit_id"])
         url = urlsplit(origin["url"])
@@ -127,12 +134,12 @@ def facts_said(compared: Iterable[Compared], stack: Stack) -> Iterator[Finding]:
         subject = one.distribution or one.fact
         wanted = f"stack {stack.name} has {one.fact} {one.wanted}"
         if one.verdict == "differs":
-            mend = f"install {one.fact} {one.wanted}, or take another stack"
+            mend = "install the stack's version, or take the stack that has this one"
             yield Finding("wrong", subject, f"installed is {one.installed}, {wanted}", mend)
         elif one.verdict == "missing" and one.optional:
             yield Finding("note", subject, f"not installed, and not every run needs it: {wanted}")
         elif one.verdict == "missing":
-            yield Finding("missing", subject, f"not installed: {wanted}", f"install {one.fact} {one.wanted}")
+            yield Finding("missing", subject, f"not installed: {wanted}", f"install {one.distribution}")
         elif one.verdict == "waived":
             yield Finding("waived", subject, f"installed is {one.installed}, {wanted} (waived: {one.why})")
         elif one.verdict == "not checked" and (one.distribution or one.installed or one.fact == "CANN"):

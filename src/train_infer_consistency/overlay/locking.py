@@ -11,11 +11,12 @@ from typing import Any
 
 from ..errors import EvidenceError, FoundError
 from ..resources import overlays_dir
+from .facts import wanted
 from .inspect import inspect_upstream
 from .lock import SCHEMA, Artifact, FilePin, ImageBase, Lock, Pin, Stack, read_stack
 from .model import PinSource, Upstream
 from .reading import load_upstreams, overlay_revision, read_toml
-from .requirements import idle_waivers, judge
+from .requirements import idle_waivers, is_specifier, judge
 from .trees import Tree
 
 HEADER = """\
@@ -171,11 +172,12 @@ def _check_in_place(stack: Stack, lock: Lock) -> Iterable[str]:
 
 def _check_facts(stack: Stack) -> Iterable[str]:
     for fact in stack.facts:
-        rules = [fact.match, *fact.also] if fact.match not in ("commit", "cann") else fact.also
-        bad = [rule for rule in rules if rule and not re.match(r"(==|!=|<=|>=|<|>|~=)", rule)]
-        if bad:
-            yield f"stack {stack.name}, fact {fact.name}: {bad[0]!r} is no specifier such as ==1.0"
-        if fact.distribution is None and fact.match != "cann" and (fact.match or fact.also or fact.optional):
+        compared = fact.distribution is not None or fact.match == "cann"
+        rules = [wanted(fact)] if compared and fact.match != "commit" else []
+        for rule in [*rules, *fact.also]:
+            if is_specifier(rule) is False:
+                yield f"stack {stack.name}, fact {fact.name}: {rule!r} is no version specifier such as ==1.0"
+        if not compared and (fact.match or fact.also or fact.optional):
             yield f"stack {stack.name}, fact {fact.name}: it names no distribution to compare"
         if bool(fact.also) != bool(fact.why):
             yield f"stack {stack.name}, fact {fact.name}: also and why go together"

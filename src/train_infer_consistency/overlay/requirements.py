@@ -60,6 +60,18 @@ def contradicts(requirements: Sequence[str]) -> bool | None:
     return True
 
 
+def is_specifier(text: str) -> bool | None:
+    """Tell whether a text is a PEP 440 specifier; None where ``packaging`` is not installed."""
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    except ImportError:
+        return None
+    try:
+        return bool(SpecifierSet(text))
+    except InvalidSpecifier:
+        return False
+
+
 def judge(stack: Stack) -> tuple[list[Contradiction], bool]:
     """Return a stack's contradictions, each with its waiver, and whether they could be judged at all."""
     by_package: dict[str, list[Demand]] = {}
