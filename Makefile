@@ -11,6 +11,14 @@ PLATFORM =
 PYTHON =
 # SOURCE_<upstream>=PATH, from the command line or the environment, reaches the verb: make exports both by itself.
 
+# The image: the chip (a2, a3), a base of one's own, docker or buildah; RELEASE=1 stops unless anyone can build it again,
+# CONTEXT_ONLY=1 makes the context and builds nothing.
+CHIP = a2
+BASE =
+BUILDER =
+RELEASE =
+CONTEXT_ONLY =
+
 # The demo: the rollout engine (ascend, vllm or sglang), fsdp or fsdp2 (both), a fault of demo/faults.py to plant, and
 # what msprobe dumps: statistics or tensor.
 ENGINE =
@@ -31,11 +39,14 @@ VLLM_ENGINE = .venv-engines-vllm/bin
 PIP = python -m pip --disable-pip-version-check --quiet
 # With pip's progress where somebody looks on.
 LOUD_PIP = $(if $(MAKE_TERMOUT),$(subst --quiet,,$(PIP)),$(PIP))
+IMAGE = $(BIN)/python -m build.image --stack $(STACK) --chip $(CHIP) $(if $(PLATFORM),--platform $(PLATFORM)) \
+  $(if $(BASE),--base $(BASE)) $(if $(RELEASE),--release)
 CHOICE = --stack $(STACK) $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PYTHON),--python $(PYTHON))
 
 # make itself ends with 0 or 2, so the status of the verb is said, and make's own last line repeats it ("Error N").
-define verb
-@status=0; $(BIN)/consistency $(1) || status=$$?; \
+# said: a command, and the name that its status is said with.
+define said
+@status=0; $(1) || status=$$?; \
 case $$status in \
   0) word="done" ;; \
   1) word="the thing looked for was found: a difference, a broken rule, a drifted anchor" ;; \
@@ -43,8 +54,9 @@ case $$status in \
   3) word="not enough evidence: an input or a source is missing or unreadable" ;; \
   *) word="could not finish" ;; \
 esac; \
-echo "consistency $(firstword $(1)): status $$status ($$word)"; exit $$status
+echo "$(2): status $$status ($$word)"; exit $$status
 endef
+verb = $(call said,$(BIN)/consistency $(1),consistency $(firstword $(1)))
 
 # A recipe's first line: the interpreter is there and new enough, or one line says so.
 define bootstrap
@@ -70,7 +82,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle demo demo-loop demo-fully-async demo-slime test test-engines mutants bench lint lock clean
+.PHONY: help setup wheels bundle image image-inputs image-test demo demo-loop demo-fully-async demo-slime test test-engines mutants bench lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +94,15 @@ wheels: .venv/install.stamp ## build the wheels of STACK (verl-0.8) into dist/wh
 
 bundle: .venv/install.stamp ## one archive of STACK's wheels for hosts without a network; variables as for wheels
 	$(call verb,wheels --bundle $(CHOICE))
+
+image: .venv/dev.stamp ## build the image of STACK for CHIP (a2, a3); BASE=NAME:TAG BUILDER=docker|buildah RELEASE=1 CONTEXT_ONLY=1
+	$(call said,$(IMAGE) $(if $(BUILDER),--builder $(BUILDER)) $(if $(CONTEXT_ONLY),--context-only),make image)
+
+image-inputs: .venv/dev.stamp ## print one hash over all that can change an image: the same hash, nothing to build
+	@$(IMAGE) --inputs
+
+image-test: .venv/dev.stamp ## build images with buildah on a stand-in base and look into them; SOURCE_verl=PATH SOURCE_slime=PATH
+	$(BIN)/python -m pytest -m image tests/image $(ARGS)
 
 demo: .venv-engines/engines.stamp $(if $(filter vllm,$(ENGINE)),.venv-engines-vllm/engines.stamp)
 demo: ## two engines on a CPU, compared, in dist/demo; ENGINE=vllm STRATEGY=fsdp FAULT=stale-weight TASK=tensor
@@ -110,12 +131,19 @@ bench: .venv/bench.stamp .venv-engines/engines.stamp ## measure against the name
 	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
 	  echo "== $$script"; $(BIN)/python $$script || exit $$?; done
 
-lint: .venv/dev.stamp ## ruff (rules and format) and mypy (strict)
+lint: .venv/dev.stamp ## ruff and mypy (strict); shellcheck and hadolint; schemas and zizmor over workflows and compose file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src tests hatch_build.py $(wildcard build/*.py benchmarks/*.py)
+	$(BIN)/python build/lint_shell.py
+	$(BIN)/hadolint --config .hadolint.yaml $(wildcard docker/Dockerfile docker/*/Dockerfile)
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(BIN)/check-jsonschema --quiet --builtin-schema custom.github-workflows-require-timeout $(wildcard .github/workflows/*.yml)
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	$(BIN)/zizmor --offline --quiet --persona pedantic .github/workflows
 
-lock: .venv/install.stamp ## check that overlays, digests and VERSIONS.lock agree
+lock: .venv/install.stamp ## check that overlays, digests and VERSIONS.lock agree, and that no released revision has changed
+	@$(BIN)/python build/release.py revision
 	$(call verb,lock check)
 
 clean: ## remove what make made here; downloads stay in their cache
