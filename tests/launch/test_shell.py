@@ -104,6 +104,49 @@ def test_arguments_are_those_that_bash_gives(text: str) -> None:
     assert mine == theirs
 
 
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=1; ((A=2)); probe $A", "A=1; ((A++)); probe $A", "A=1; ((A<<=2)); probe $A",
+        "A=1; probe $((A+=1)); probe $A", "A=1; for ((A=0; A<2; A++)); do :; done; probe $A",
+        "A=1; let A=2; probe $A", "A=1; read -r A <<< 2; probe $A", "A=1; printf -v A 2; probe $A",
+        "A=(1); mapfile -t A <<< x; probe ${A[@]}", "A=1; getopts a: A; probe $A", "A=(1 2); A[0]=5; probe ${A[@]}",
+        "A=1; A[0]=5; probe $A", "A=(1 2); unset 'A[0]'; probe ${A[@]}", "A=([1]=x [0]=y); probe ${A[@]}",
+        "set -- a b; probe \"$@\"", "set -- a; probe $1", "set a; probe ${1:-x}", "typeset -l A; A=Q; probe $A",
+        "declare -i A=1; A+=2; probe $A", "IFS=,; A=a,b; probe $A", "A='a b'; IFS=; probe $A",
+        "A=1; function g { A=9; }; g; probe $A", "A=1; g() { A=9; }; g; probe $A", "A=1; false && A=2; probe $A",
+        "probe $'\\x41'", "probe $'\\101'",
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_said_to_be_unknown(text: str) -> None:
+    theirs = bash(text + "\n")
+    assert all(
+        one == other or any(unknown_in(word) for word in one) for one, other in zip(ours(text), theirs, strict=True)
+    )
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=1; readonly A=3; probe $A", "declare A=3; probe $A", "declare -i A=3; probe $A", "A=1; true | A=2; probe $A",
+        "A=1; A=2 &\nprobe $A", "A=1; (( A == 1 )); probe $A", "A=1; (( A >= 1 && A <= 2 )); probe $A",
+        "set -euo pipefail; probe \"$@\" a", "A=1; cd / && A=2; probe $A", "probe a[0]=b",
+        "function g { probe inside; }; g", "A='x y'; IFS=, read -r B <<< x; probe $A",
+        "[[ a =~ ^(a|b)$ ]] && probe yes", "if [[ a == @(a|b) ]]; then probe yes; fi",
+    ],
+)  # fmt: skip
+def test_what_is_known_is_what_bash_gives(text: str) -> None:
+    mine = ours(text)
+    assert mine == bash(text + "\n")
+
+
+def test_nothing_runs_behind_exec() -> None:
+    script = read_script("exec > log\nexec run a\nrun b\n", "run.sh")
+    assert [[field.text for field in one.argv] for one in script.commands] == [["run", "a"]]
+
+
 def commands(text: str) -> dict[str, list[str]]:
     script = read_script(text, "run.sh")
     return {one.argv[0].text: [plain(field.text) for field in one.argv[1:]] for one in script.commands}

@@ -8,10 +8,11 @@ the same.
 from __future__ import annotations
 
 from .run import Origin
-from .shell_branches import Frame, either, same
+from .shell_branches import Frame, Scope
+from .shell_builtins import assigned_in, set_by, sets_arguments
 from .shell_grammar import accept
 from .shell_lexer import tokens
-from .shell_tokens import REDIRECTS, ShellError, Token, UnexpectedError, bare, is_name
+from .shell_tokens import REDIRECTS, ShellError, Token, UnexpectedError, assigns, assigns_element, bare
 from .shell_values import Field, Variables
 from .unknown import mark, plain
 from .words import Said
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
 _OPENS = frozenset(("if", "while", "until", "for", "select", "case"))
 _BRANCHES = frozenset(("then", "do", "else", "elif"))
 _CLOSES = frozenset(("fi", "done", "esac"))
-_TESTS = frozenset(("[", "[[", "test", "((", "grep", "command", "which", "type"))
+#: Commands that succeed, or the script is at its end: what stands behind their "&&" runs ("" is an assignment).
+_SURE = frozenset((
+    "", ":", ".", "cd", "conda", "cp", "declare", "echo", "export", "local", "mkdir", "module", "pip", "pip3", "popd",
+    "pushd", "ray", "rm", "set", "sleep", "source", "true", "ulimit", "unset", "uv",
+))  # fmt: skip
 _DECLARES = frozenset(("export", "declare", "typeset", "local", "readonly"))
+_CASTS = frozenset("ilun")  # declare -i and its like
 _PREFIXES = frozenset(("!", "time", "coproc", "{", "}", "exec", "builtin"))
 
 
@@ -74,17 +80,18 @@ def _not_here(path: str) -> tuple[str, str] | None:  # noqa: ARG001 - the defaul
     return None
 
 
-class _Reader:
+class _Reader(Scope):
     def __init__(self, file: str, load: Callable[[str], tuple[str, str] | None]) -> None:
+        super().__init__(Variables(file, load))
         self.script = Script()
-        self.variables = Variables(file, load)
         self.load = load
-        self.frames: list[Frame] = []
         self.conditional = False
+        self.piped = False
         self.last = ""
-        self.all_exported = False
         self.depth = 0
+        self.cast: set[str] = set()  # variables that change what they are given: declare -i, -l, -u
         self.ended = False
+        self.replaced = False  # the shell is, by exec
 
     def read(self, text: str, file: str, line: int = 1) -> None:
         self.script.texts.setdefault(file, text)
@@ -126,7 +133,7 @@ class _Reader:
             else:
                 at += 1
         if start < at and not self.ended:
-            self._simple(found[start:at])
+            self._simple(found[start:at], self.piped)
 
     def _separator(self, found: list[Token], start: int, at: int) -> int:
         """End the command before an operator; returns where the next one begins."""
@@ -134,59 +141,31 @@ class _Reader:
         words = found[start:at]
         if sign == "(":
             if len(words) == 1 and found[at + 1 : at + 2] and found[at + 1].text == ")":
-                self._open("function")  # name() { … }
+                self.open("function")  # name() { … }
                 return at + 2
             self._keywords(words)
-            self._open("subshell")
+            self.open("subshell")
             return at + 1
         if self._in_pattern() and sign in ("|", ")"):
             if sign == ")":
                 self.frames[-1].kind = "case"
             return at + 1
+        apart = sign in ("|", "|&", "&")
         if words:
-            self._simple(words)
+            self._simple(words, self.piped or apart)
+        self.piped = apart and sign != "&"
         if sign == ")" and self._in_pattern():
             self.frames[-1].kind = "case"  # the pattern stands on the line of its "case"
         elif sign == ")":
-            self._close("subshell")
+            self.close("subshell")
         elif sign in (";;", ";&", ";;&") and self.frames and self.frames[-1].kind == "case":
-            self._end_branch()
+            self.end_branch()
             self.frames[-1].kind = "pattern"
-        self.conditional = sign == "||" or (sign == "&&" and (self.conditional or self.last in _TESTS))
+        self.conditional = sign == "||" or (sign == "&&" and (self.conditional or self.last not in _SURE))
         return at + 1
 
     def _in_pattern(self) -> bool:
         return bool(self.frames) and self.frames[-1].kind == "pattern"
-
-    def _open(self, kind: str) -> None:
-        self.frames.append(Frame(kind))
-        self.variables.in_function += kind == "function"
-
-    def _close(self, *kinds: str) -> None:
-        if not self.frames or (kinds and self.frames[-1].kind not in kinds):
-            return
-        self._end_branch()
-        frame = self.frames.pop()
-        self.variables.in_function -= frame.kind == "function"
-        if frame.kind == "subshell":
-            return  # what it set is gone with it
-        for name, value in frame.touched.items():
-            old = self.variables.values.get(name)
-            if not same(old, value):
-                self._assign(name, either(name, old, value))
-
-    def _end_branch(self) -> None:
-        """Put back what the branch changed, and remember what it was changed to."""
-        frame = self.frames[-1]
-        for name, old in frame.before.items():
-            new = self.variables.values.get(name)
-            seen = frame.touched.get(name, new)
-            frame.touched[name] = new if same(seen, new) else either(name, seen, new)
-            if old is None:
-                self.variables.values.pop(name, None)
-            else:
-                self.variables.values[name] = old
-        frame.before = {}
 
     def _keywords(self, words: list[Token]) -> list[Token]:
         """Take the reserved words at a command's start, and open or close what they open or close."""
@@ -196,42 +175,37 @@ class _Reader:
                 return self._opening(word, words)
             if word in _BRANCHES:
                 if word in ("else", "elif") and self.frames:
-                    self._end_branch()
+                    self.end_branch()
             elif word in _CLOSES:
-                self._close()
+                self.close()
             elif word == "function":
-                self._open("function")
-                return []
+                self.open("function")
+                words = words[1:]  # its name
             elif word == "}":
-                self._close("function")
+                self.close("function")
             elif word not in _PREFIXES:
                 break
+            elif word == "exec" and len(words) > 1 and not self.frames and not self.conditional:
+                self.replaced = True
             words = words[1:]
         return words
 
     def _opening(self, word: str, words: list[Token]) -> list[Token]:
-        self._open("pattern" if word == "case" else word)
+        self.open("pattern" if word == "case" else word)
         if word in ("for", "select") and len(words) > 1:
-            self._assign(bare(words[1]), Field(mark(f"${bare(words[1])}"), self._at(words[0])))
+            counted = assigned_in(words[1].body) if words[1].body else [bare(words[1])]
+            for name in counted:
+                self.forget(name, words[0])
         return [] if word in ("for", "select", "case") else self._keywords(words[1:])
 
-    def _at(self, token: Token) -> Origin:
-        return Origin(self.variables.file, token.line)
-
-    def _assign(self, name: str, value: Field | list[Field]) -> None:
-        if self.frames:
-            self.frames[-1].before.setdefault(name, self.variables.values.get(name))
-        self.variables.values[name] = value
-        if self.all_exported:
-            self.variables.exported.add(name)
-
-    def _simple(self, found: list[Token]) -> None:
+    def _simple(self, found: list[Token], apart: bool) -> None:
+        """A command without its separator; ``apart``: in a shell of its own, as in a pipe."""
         words = self._keywords(self._redirects(found))
-        frame = Frame("condition") if self.conditional else None
+        frame = Frame("subshell" if apart else "condition") if apart or self.conditional else None
         if frame is not None:
             self.frames.append(frame)
         count = 0
-        while count < len(words) and self._is_assignment(words[count]):
+        while count < len(words) and assigns(words[count]):
             count += 1
         if count < len(words):
             self._command(words[count:], words[:count])
@@ -239,11 +213,12 @@ class _Reader:
             for word in words:
                 self._assignment(word)
             self.last = ""
+        self.ended = self.ended or self.replaced
         if frame is not None and frame in self.frames:
             while self.frames[-1] is not frame:  # what a conditional command opened stays open
                 self.frames.remove(frame)
                 return
-            self._close()
+            self.close()
 
     def _redirects(self, found: list[Token]) -> list[Token]:
         """A command's words without its redirections; a here-document that goes into a file is kept."""
@@ -268,35 +243,34 @@ class _Reader:
             if target is None and first[:1] == ["tee"] and len(words) > 1:
                 target = words[-1]
             if target is not None and first[:1] in (["cat"], ["tee"]):
-                text = Field(self.variables.document(body), self._at(body))
+                text = Field(self.variables.document(body), self.at(body))
                 self.script.written[self.variables.one(target)] = text
         return words
-
-    def _is_assignment(self, token: Token) -> bool:
-        if token.kind == "array":
-            return True
-        head = token.parts[0] if token.parts else None
-        if head is None or head.quoted or head.kind != "literal":
-            return False
-        name, sign, _ = head.text.partition("=")
-        return bool(sign) and is_name(name.removesuffix("+"))
 
     def _assignment(self, token: Token) -> str:
         """Set a variable; returns its name."""
         if token.kind == "array":
             name, more = token.text.rstrip("=").rstrip("+"), token.text.endswith("+=")
             fields = [field for item in token.items for field in self.variables.fields(item)]
+            if any(assigns_element(item) for item in token.items):  # ([1]=x [0]=y)
+                fields = [Field(mark(f"${name}"), self.at(token))]
             for field in fields:
                 field.quoted = False  # ${A[@]} splits them again, whatever quotes they had here
             old = self.variables.values.get(name) if more else None
-            self._assign(name, (old if isinstance(old, list) else [old] if old else []) + fields)
+            self.assign(name, (old if isinstance(old, list) else [old] if old else []) + fields)
             return name
-        name, _, rest = token.parts[0].text.partition("=")
+        name, sign, rest = token.parts[0].text.partition("=")
+        if not sign:  # A[0]=x
+            self.forget(name, token)
+            return name
         text = self.variables.one(_without_head(token, rest))
         if name.endswith("+"):
             name = name[:-1]
             text = (self.variables.text(name) or "") + text
-        self._assign(name, Field(text, self._at(token)))
+            text = mark(f"${name}") if name in self.cast else text
+        if name in self.cast and not text.isdigit():
+            text = mark(f"${name}")
+        self.assign(name, Field(text, self.at(token)))
         return name
 
     def _command(self, words: list[Token], assignments: list[Token]) -> None:
@@ -319,8 +293,10 @@ class _Reader:
 
     def _run(self, argv: list[Field], words: list[Token], own: dict[str, Field]) -> None:
         self.last = name = argv[0].text
-        origin = self._at(words[0])
+        origin = self.at(words[0])
         options = [field.text for field in argv[1:]]
+        for variable in [*set_by(name, options), *(assigned_in(words[0].body) if words[0].body else ())]:
+            self.forget(variable, words[0])
         if name in _DECLARES:
             self._declare(name, words[1:])
         elif name == "unset":
@@ -328,6 +304,8 @@ class _Reader:
                 self.variables.values.pop(option, None)
         elif name == "set":
             self.all_exported = "-a" in options or (self.all_exported and "+a" not in options)
+            # set -- x y: from here on $1 and "$@" are no longer the script's own
+            self.variables.in_function += sets_arguments(options)
         elif name in ("source", ".") and options:
             self._source(options[0], origin)
         elif name == "exit" and not self.frames and not self.conditional:
@@ -344,15 +322,18 @@ class _Reader:
         self.script.commands.append(Command(argv, exported, shell, origin))
 
     def _declare(self, name: str, words: list[Token]) -> None:
-        exports = name == "export"
+        exports, casts = name == "export", False
         for word in words:
             text = bare(word)
             if word.kind == "word" and text.startswith("-"):
                 exports = exports or "x" in text
+                casts = casts or not _CASTS.isdisjoint(text)
                 continue
-            if self._is_assignment(word):
-                self.variables.exported |= {self._assignment(word)} if exports else set()
-            elif exports:
+            if casts:
+                self.cast.add(text.partition("=")[0])
+            if assigns(word):
+                text = self._assignment(word)
+            if exports:
                 self.variables.exported.add(text)
 
     def _inner(self, name: str, argv: list[Field]) -> bool:

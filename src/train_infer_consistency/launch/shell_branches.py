@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from .run import Origin
-from .shell_values import Field
+from .shell_values import Field, Variables
 from .unknown import mark, unknown_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .shell_tokens import Token
 
 
 class Frame:
@@ -16,6 +20,63 @@ class Frame:
         self.kind = kind
         self.before: dict[str, Field | list[Field] | None] = {}
         self.touched: dict[str, Field | list[Field] | None] = {}
+
+
+class Scope:
+    """The variables of a script so far, and what is open around the place that is read."""
+
+    def __init__(self, variables: Variables) -> None:
+        self.variables = variables
+        self.frames: list[Frame] = []
+        self.all_exported = False
+
+    def open(self, kind: str) -> None:
+        """A command with branches begins."""
+        self.frames.append(Frame(kind))
+        self.variables.in_function += kind == "function"
+
+    def close(self, *kinds: str) -> None:
+        """It ends, if it is of one of the kinds."""
+        if not self.frames or (kinds and self.frames[-1].kind not in kinds):
+            return
+        self.end_branch()
+        frame = self.frames.pop()
+        self.variables.in_function -= frame.kind == "function"
+        if frame.kind == "subshell":
+            return  # what it set is gone with it
+        for name, value in frame.touched.items():
+            old = self.variables.values.get(name)
+            if not same(old, value):
+                self.assign(name, either(name, old, value))
+
+    def end_branch(self) -> None:
+        """Put back what the branch changed, and remember what it was changed to."""
+        frame = self.frames[-1]
+        for name, old in frame.before.items():
+            new = self.variables.values.get(name)
+            seen = frame.touched.get(name, new)
+            frame.touched[name] = new if same(seen, new) else either(name, seen, new)
+            if old is None:
+                self.variables.values.pop(name, None)
+            else:
+                self.variables.values[name] = old
+        frame.before = {}
+
+    def assign(self, name: str, value: Field | list[Field]) -> None:
+        """Set a variable, for as long as the branch lasts."""
+        if self.frames:
+            self.frames[-1].before.setdefault(name, self.variables.values.get(name))
+        self.variables.values[name] = value
+        if self.all_exported:
+            self.variables.exported.add(name)
+
+    def forget(self, name: str, token: Token) -> None:
+        """A variable is set to what cannot be known."""
+        self.assign(name, Field(mark(f"${name}"), self.at(token)))
+
+    def at(self, token: Token) -> Origin:
+        """Where a token stands."""
+        return Origin(self.variables.file, token.line)
 
 
 def same(old: Field | list[Field] | None, new: Field | list[Field] | None) -> bool:

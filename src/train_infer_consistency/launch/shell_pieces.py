@@ -16,6 +16,7 @@ from .shell_tokens import (
     bare,
     begins_command,
 )
+from .unknown import mark
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "e": "\x1b"}
 
@@ -130,7 +131,7 @@ class Pieces:
             if sign == "\\":
                 self.at += 1
                 after = self.text[self.at : self.at + 1]
-                sign = _ESCAPES.get(after, "\\" + after)
+                sign = _ESCAPES.get(after) or mark(f"$'\\{after}…'")
             signs.append(sign)
             self.at += 1
         if self.at >= len(self.text):

@@ -105,6 +105,13 @@ def assigns(token: Token) -> bool:
     return bool(sign) and is_name(name.removesuffix("+"))
 
 
+def assigns_element(item: Token) -> bool:
+    """Whether an array's word says where it goes: ``[1]=x``."""
+    parts = item.parts
+    written = bool(parts) and not parts[0].quoted and parts[0].text.startswith("[")
+    return written and any(part.text.startswith(("=", "+=")) for part in parts[1:] if not part.quoted)
+
+
 def behind_assignments(into: list[Token]) -> bool:
     """Whether an assignment may come next: a command begins here, and has nothing but assignments so far."""
     for token in reversed(into):

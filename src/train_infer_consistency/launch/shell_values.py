@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .run import Origin
+from .shell_builtins import assigned_in
 from .shell_lexer import tokens, word_of
 from .shell_tokens import ARITHMETIC, COMMAND, LITERAL, VARIABLE, ShellError, Token, is_name
 from .unknown import is_mark, mark, unknown_in
@@ -76,6 +77,8 @@ class Variables:
             try:
                 return str(_Arithmetic(part.text, self).value())
             except ValueError:
+                for name in assigned_in(part.text):
+                    self.values[name] = Field(mark(f"${name}"), Origin(self.file, part.line))
                 return mark(f"$(({part.text}))")
         return self._variable(part)
 
@@ -210,6 +213,9 @@ class _Fields:
             self.source = self.source or field.origin
 
     def _split(self, text: str, origin: Origin | None) -> None:
+        separators = self.variables.text("IFS")
+        if separators is not None and any(sign.isspace() or sign in separators for sign in text):
+            text = mark(text)  # it is split in another way, which nobody relies on
         if text[:1].isspace():
             self.close()
         for number, piece in enumerate(text.split()):
