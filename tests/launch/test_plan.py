@@ -405,6 +405,35 @@ def test_every_setting_says_why_in_both_languages() -> None:
         assert re.search("[\u4e00-\u9fff]", pair[1])
 
 
+@pytest.mark.parametrize(
+    ("given", "prompts", "nodes"),
+    [
+        ({"scenario": "verl-hybrid"}, "8 prompts", None),
+        ({"scenario": "verl-hybrid", "world_size": 16}, "16 prompts", "2 nodes or more (16 cards, 8 a node)"),
+        ({"scenario": "verl-fully-async"}, "16 prompts", "2 nodes or more (9 cards, 8 a node)"),
+        ({"scenario": "verl-fully-async", "world_size": 4}, "8 prompts", None),
+        ({"scenario": "slime", "world_size": 4}, "1 prompt", None),
+    ],
+)
+def test_readme_says_what_has_to_be_there(
+    given: dict[str, Any], prompts: str, nodes: str | None, tmp_path: Path
+) -> None:
+    readme = plan_into(tmp_path / "plan", **given).files["README.md"]
+    assert f"The data needs {prompts} or more of at most 1024 tokens" in readme
+    assert ("Ray has to run on" in readme) == (nodes is not None)
+    assert nodes is None or nodes in readme
+
+
+def test_everything_of_a_chinese_plan_is_chinese(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "slime", *REQUIRED, "-o", "plan", "--lang", "zh"]) == 0
+    said = capsys.readouterr().out
+    script = (here / "plan" / "run.sh").read_text()
+    assert "README.zh-CN.md" in script
+    comments = [line for line in script.splitlines()[1:] if line.lstrip().startswith("#") or "echo" in line]
+    for line in [*comments, *said.splitlines()[1:]]:
+        assert re.search("[\u4e00-\u9fff]", line), line
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_readme_names_what_to_do(kind: str, language: str, tmp_path: Path) -> None:

@@ -104,6 +104,9 @@ def _lines(plan: Plan, output: Path, language: str) -> list[str]:
     zh = language == "zh"
     taken = cards(plan.answers)
     start = f"先检查：consistency check {output}" if zh else f"look first: consistency check {output}"
-    found = [f"{output}: {', '.join(sorted(plan.files))}", (f"需要 {taken} 张卡" if zh else f"takes {taken} cards")]
+    found = [
+        f"{output}: {', '.join(sorted(plan.files))}",
+        (f"需要 {taken} 张卡" if zh else f"takes {taken} card{'' if taken == 1 else 's'}"),
+    ]
     found += [f"{'注意' if zh else 'note'}: {one}" for one in plan.warnings]
     return [*found, *cost_lines(plan.costs, language), start]

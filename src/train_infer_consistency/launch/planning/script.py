@@ -15,7 +15,7 @@ from .setting import Given, hydra, shell
 _SENTENCES: dict[str, tuple[str, str]] = {
     "what": (
         "{scenario}: a collection run, planned by train-infer-consistency {version}; README.md says how to use it.",
-        "{scenario}：采集运行，由 train-infer-consistency {version} 生成；用法见 README.md。",
+        "{scenario}：采集运行，由 train-infer-consistency {version} 生成；用法见 README.zh-CN.md。",
     ),
     "yours": (
         "Data, reward and all else of your own are this script's arguments.",
@@ -33,6 +33,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "old": (
         "A folder that holds another run's dumps is refused.",
         "已有其他运行的 dump 的目录不再使用。",
+    ),
+    "there": (
+        "is there already; move it away, or plan with another --dump-root",
+        "已存在；请将其移走，或用另一个 --dump-root 重新生成方案",
     ),
 }
 
@@ -65,7 +69,7 @@ def render(answers: Answers, plan: str, variables: dict[str, str], language: str
         f"# {sentence('old', language)}",
         f"for folder in {' '.join(map(shlex.quote, folders(answers).values()))}; do",
         '  if [ -e "$folder" ]; then',
-        '    echo "run.sh: $folder is there already; move it away, or plan with another --dump-root" >&2',
+        f'    echo "run.sh: $folder {sentence("there", language)}" >&2',
         "    exit 2",
         "  fi",
         "done",

@@ -6,7 +6,7 @@ import shlex
 
 from ..run import SLIME
 from .answers import Answers
-from .costs import SOURCE, Costs, bytes_text
+from .costs import SOURCE, SOURCE_ZH, Costs, bytes_text
 from .msprobe_files import folders
 from .slime import engine_cards
 
@@ -57,7 +57,11 @@ def cost_lines(costs: Costs, language: str) -> list[str]:
     zh = language == "zh"
     assumed = ""
     if costs.assumed:
-        assumed = f"，按 {costs.layers} 层估算" if zh else f", for a model of {costs.layers} layers"
+        assumed = (
+            f"，按 {costs.layers} 层估算（此处没有该模型的 config.json）"
+            if zh
+            else f", if the model has {costs.layers} layers: its config.json is not here"
+        )
     dumps = costs.generate_dumps + costs.actor_dumps
     seconds = "" if costs.seconds is None else f"{costs.seconds:g} s"
     factor = "" if costs.factor is None else f"{costs.factor:g}x"
@@ -68,7 +72,7 @@ def cost_lines(costs: Costs, language: str) -> list[str]:
             f"dump {dumps} 份（推理侧 {costs.generate_dumps}，训练侧 {costs.actor_dumps}），文件约 {costs.files} 个",
             f"磁盘约 {bytes_text(costs.size)}{assumed}",
             f"被 dump 的前向耗时约为原来的 {factor or unknown}；最忙的 rank 增加约 {seconds or unknown}（CPU 上测得）",
-            f"依据：{SOURCE}",
+            f"依据：{SOURCE_ZH}",
         ]
     return [
         f"training steps: {costs.steps}; prompts compared: {costs.prompts}",
@@ -112,6 +116,7 @@ def readme(answers: Answers, plan: str, costs: Costs, said: list[str], language:
         "plan": plan,
         "run_id": answers.run_id,
         "cards": cards(answers),
+        "plural": "" if cards(answers) == 1 else "s",
         "own": own,
         "pair": pair,
         "root": answers.dump_root,
@@ -119,21 +124,86 @@ def readme(answers: Answers, plan: str, costs: Costs, said: list[str], language:
         "actor": places["actor"],
         "warnings": "".join(f"- {one}\n" for one in said),
         "costs": "".join(f"- {one}\n" for one in cost_lines(costs, language)),
+        "before": "".join(f"- {one}\n" for one in _before(answers, costs, language)),
         "start": _STARTS[slime][language == "zh"].format(plan=plan),
-        "compare": _compare(answers, pair, language),
+        "compare": _compare(answers, pair, plan, language),
     }
     return _README[language == "zh"].format(**values).replace("\n\n\n", "\n\n")
 
 
-def _compare(answers: Answers, pair: str, language: str) -> str:
+def _before(answers: Answers, costs: Costs, language: str) -> list[str]:
+    """What has to be there before the start: data, and nodes where one has too few cards."""
+    zh = language == "zh"
+    prompts, length, taken = costs.prompts, answers.prompt_length, cards(answers)
+    nodes = -(-taken // answers.per_node)
+    if zh:
+        found = [f"数据中至少要有 {prompts} 条不超过 {length} 个 token 的 prompt；更长的会被过滤，最前面的会被使用。"]
+    else:
+        enough = "1 prompt" if prompts == 1 else f"{prompts} prompts"
+        found = [f"The data needs {enough} or more of at most {length} tokens; the first ones are used."]
+    if answers.scenario != SLIME:
+        found[0] += _REWARD[zh]
+    if nodes > 1:
+        found.append(_NODES[zh].format(nodes=nodes, cards=taken, each=answers.per_node))
+    return found
+
+
+_REWARD = (
+    " `val_files` may be the same file. A reward function is needed where verl has none for the `data_source`.",
+    "`val_files` 可以是同一个文件。仅当 verl 没有适用于数据中 `data_source` 的奖励函数时才需要自己的。",
+)
+_NODES = (
+    "Ray has to run on {nodes} nodes or more ({cards} cards, {each} a node) before `run.sh` is started on one of them.",
+    "先在至少 {nodes} 个节点上启动 Ray（共 {cards} 张卡，每节点 {each} 张），再在其中一个节点上运行 `run.sh`。",
+)
+
+
+def _compare(answers: Answers, pair: str, plan: str, language: str) -> str:
+    """How the dumps are compared."""
+    zh = language == "zh"
+    root = answers.dump_root.rstrip("/")
     if answers.native_sglang:
-        root = answers.dump_root.rstrip("/")
-        word = "N 为 prompt 的 step：" if language == "zh" else "with N the step of the prompt:\n"
-        return f"{word}\n```\nconsistency compare {root}/generate/stepN {root}/old_log_prob/step0 -o {root}/report\n```"
-    report = shlex.quote(answers.dump_root.rstrip("/") + "/report")
-    return f"```\nconsistency pairs {pair}\nconsistency compare {pair} -o {report}\n```"
+        return _NATIVE[zh].format(root=root)
+    return _PAIRED[zh].format(pair=pair, report=shlex.quote(f"{root}/report"), plan=plan)
 
 
+_NATIVE = (
+    """\
+SGLang's own switch writes no log of requests. With N the step whose forward has the prompt's length:
+
+```
+consistency compare {root}/generate/stepN {root}/old_log_prob/step0 -o {root}/report
+```""",
+    """\
+SGLang 自带的开关不写请求日志。N 为前向长度等于 prompt 长度的 step：
+
+```
+consistency compare {root}/generate/stepN {root}/old_log_prob/step0 -o {root}/report
+```""",
+)
+_PAIRED = (
+    """\
+Each side has its log of requests beside its dumps.
+
+```
+consistency pairs {pair}
+consistency compare {pair} -o {report}
+```
+
+`pairs` says which steps belong to one request, and why each other step was not used; `compare` gives the verdict, and
+the first module that differs. Dumps on several nodes: `consistency collect`, or `compare --ray`; `--plan {plan}` names
+the plan there.""",
+    """\
+两侧的 dump 旁边各有请求日志。
+
+```
+consistency pairs {pair}
+consistency compare {pair} -o {report}
+```
+
+`pairs` 列出哪些 step 属于同一请求，以及其余 step 为何未用；`compare` 给出结论和第一个不一致的模块。
+dump 分布在多个节点时：`consistency collect`，或 `compare --ray`；此时用 `--plan {plan}` 指明本方案。""",
+)
 _SLIME_EN = """\
 Start Ray and this script in slime's folder, where `train.py` is. The model's shape is `MODEL_ARGS` of slime's
 `scripts/models/`: `source` that file first. If your image finds Megatron-LM by `PYTHONPATH`, add it to
@@ -152,13 +222,13 @@ _README = (
     """\
 # {scenario}: a collection run
 
-Run {run_id}, stack {stack}: {versions}. It takes {cards} cards. `plan.toml` has the answers.
+Run {run_id}, stack {stack}: {versions}. It takes {cards} card{plural}. `plan.toml` has the answers.
 
 {warnings}
 ## Before
 
-- This folder and {root} have to be at the same paths on every node; msprobe creates the latter.
-- Install the stack's woven packages on every node, and look: `consistency doctor` (`--ray` for all nodes of a cluster).
+- This folder and {root} have to be at the same paths on every node; the latter is made where it is missing.
+{before}- Install the stack's woven packages on every node, and look: `consistency doctor` (`--ray`: a whole cluster).
 - `consistency check {plan}` says what would go wrong, also after you have changed something here.
 
 ## Start
@@ -175,13 +245,12 @@ A second run needs another dump root: plan again with
 
 ## Afterwards
 
-The rollout's dumps are in `{generate}`, training's in `{actor}`, each beside its log of requests.
+The rollout's dumps are in `{generate}`, training's in `{actor}`.
 
 {compare}
 
-`pairs` says which steps belong to one request, and why each other step was not used; `compare` gives the verdict, and
-the first module that differs. Both name this plan, by the copy of `plan.toml` that `run.sh` puts into {root}. Dumps on
-several nodes: `consistency collect`, or `compare --ray`; `--plan {plan}` names the plan there.
+The report names this plan, by the copy of `plan.toml` that `run.sh` puts into {root}.
+
 
 ## What it costs
 
@@ -194,8 +263,8 @@ several nodes: `consistency collect`, or `compare --ray`; `--plan {plan}` names 
 {warnings}
 ## 运行之前
 
-- 本目录与 {root} 在每个节点上的路径必须相同；后者由 msprobe 创建。
-- 在每个节点安装该版本组合的已织入软件包，并检查：`consistency doctor`（`--ray` 检查集群的所有节点）。
+- 本目录与 {root} 在每个节点上的路径必须相同；后者不存在时会自动创建。
+{before}- 在每个节点安装该版本组合的已织入软件包，并检查：`consistency doctor`（`--ray` 检查集群的所有节点）。
 - `consistency check {plan}` 会说明哪里会出错；改动这里的文件之后也可再检查一次。
 
 ## 启动
@@ -212,13 +281,12 @@ bash {plan}/run.sh {own}
 
 ## 运行之后
 
-推理侧的 dump 在 `{generate}`，训练侧的在 `{actor}`，各自旁边有请求日志。
+推理侧的 dump 在 `{generate}`，训练侧的在 `{actor}`。
 
 {compare}
 
-`pairs` 列出哪些 step 属于同一请求，以及其余 step 为何未用；`compare` 给出结论和第一个不一致的模块。
-二者都会写明本方案，依据是 `run.sh` 放到 {root} 的 `plan.toml` 副本。
-dump 分布在多个节点时：`consistency collect`，或 `compare --ray`；此时用 `--plan {plan}` 指明本方案。
+报告会写明本方案，依据是 `run.sh` 放到 {root} 的 `plan.toml` 副本。
+
 
 ## 开销
 

@@ -30,8 +30,8 @@ def before(answers: Answers) -> list[Given]:
         ),
         Given(
             {"trainer.logger": "console"},
-            "no account of a tracking service is needed for one step",
-            "只跑一步，不需要实验跟踪服务的账号",
+            "no account of a tracking service is needed for a step or two",
+            "只跑一两步，不需要实验跟踪服务的账号",
         ),
     ]
     if answers.megatron:
@@ -61,13 +61,22 @@ def after(answers: Answers, generate_config: str, variables: dict[str, str]) -> 
 
 
 def _data(answers: Answers) -> list[Given]:
-    batch = 0 if answers.scenario == VERL_FULLY_ASYNC else answers.dp
+    each = Given(
+        {_ACTOR + "ppo_mini_batch_size": answers.dp, _ROLLOUT + "n": 1},
+        "one prompt for each data-parallel rank, answered once: a second answer has the same prompt",
+        "每个数据并行 rank 一条 prompt，只采一个回答：同一 prompt 的第二个回答不会增加信息",
+    )
+    if answers.scenario == VERL_FULLY_ASYNC:
+        batch = Given(
+            {"data.train_batch_size": 0},
+            "samples come one by one here; verl asserts that no batch size is given",
+            "此模式下样本逐条到来；verl 断言不设 batch size",
+        )
+    else:
+        batch = Given({"data.train_batch_size": answers.dp}, "as many in the one step", "唯一一步的 prompt 数与之相同")
     return [
-        Given(
-            {"data.train_batch_size": batch, _ACTOR + "ppo_mini_batch_size": answers.dp, _ROLLOUT + "n": 1},
-            "one prompt for each data-parallel rank, answered once: a second answer has the same prompt",
-            "每个数据并行 rank 一条 prompt，只采一个回答：同一 prompt 的第二个回答不会增加信息",
-        ),
+        each,
+        batch,
         Given(
             {"data.shuffle": False, "trainer.balance_batch": False},
             "every run sees the same prompts in the same order; balancing would move them between ranks",
