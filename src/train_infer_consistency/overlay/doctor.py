@@ -10,19 +10,19 @@ import ast
 import platform
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .demands import requirements_said
 from .facts import Compared
 from .finding import LEVELS, Finding, Level
 from .fitting import check_names, fit
 from .locate import Environment, Location, distributions, environment, locate_all, normal_name
-from .lock import Lock, Stack, Waiver
+from .lock import Lock, Stack
 from .model import Upstream
-from .requirements import contradicts
 from .status import UpstreamStatus, describe, status
 from .trees import DirectoryTree
 
@@ -32,8 +32,6 @@ MSPROBE = "mindstudio-probe"
 MSPROBE_MINIMUM = (26, 0, 0)
 # From this one on `precision: high` writes null for Mean and Norm of PyTorch tensors.
 MSPROBE_NULL_HIGH = (26, 1)
-# A demand as a waiver writes it: "torch==2.9.0 (vllm-ascend 0.18.0)".
-_DEMAND = re.compile(r"(\S+) \((\S+)")
 
 
 @dataclass(frozen=True)
@@ -100,19 +98,21 @@ def examine(
     woven = any(row.state == "woven" for row in rows)
     installed = {normal_name(str(dist.metadata["Name"])): dist for _, dist in distributions(where)}
     findings = [*_of_states(rows), *_of_installs(upstreams, found, where), *_of_device(found, upstreams)]
+    compared: list[Compared] = []
+    if stack is not None:
+        more, compared = fit(stack, rows, installed, without)
+        findings += [*more, *_of_python(stack, site)]
     if installed:  # a checkout or plain tree given with --site says nothing about what is installed
         findings += _of_msprobe(installed) if MSPROBE not in without else ()
         findings += _of_imports(upstreams, found, installed)
         findings += _of_own_package(where, woven)
         stacks = list(lock.stacks.values()) if stack is None else [stack]
-        findings += _of_requirements(upstreams, found, installed, [w for item in stacks for w in item.waivers])
-    compared: list[Compared] = []
-    if stack is not None:
-        more, compared = fit(stack, rows, installed, without)
-        findings += more
-        if site is None and not platform.python_version().startswith(f"{stack.python}."):
-            what = f"this is {platform.python_version()}, and what belongs to stack {stack.name} is for {stack.python}"
-            findings.append(Finding("warning", "Python", what, f"use Python {stack.python}"))
+        waivers = [waiver for item in stacks for waiver in item.waivers]
+        accepted = {
+            normal_name(one.distribution): one.why for one in compared if one.verdict == "waived" and one.distribution
+        }
+        asking = [upstreams[name].distribution for name in found]
+        findings += requirements_said(asking, installed, waivers, accepted)
     findings.sort(key=lambda finding: LEVELS.index(finding.level))
     return Report(
         where.label,
@@ -219,6 +219,13 @@ def _of_device(found: Mapping[str, Location], upstreams: Mapping[str, Upstream])
                 )
 
 
+def _of_python(stack: Stack, site: Path | None) -> Iterator[Finding]:
+    here = platform.python_version()
+    if site is None and not here.startswith(f"{stack.python}."):
+        what = f"this is {here}, and what belongs to stack {stack.name} is for {stack.python}"
+        yield Finding("warning", "Python", what, f"use Python {stack.python}")
+
+
 def _of_own_package(where: Environment, woven: bool) -> Iterator[Finding]:
     folders = [folder / OWN_PACKAGE for folder in where.folders]
     if OWN_PACKAGE in where.mapped:
@@ -230,99 +237,6 @@ def _of_own_package(where: Environment, woven: bool) -> Iterator[Finding]:
     )
     level: Level = "wrong" if woven else "warning"
     yield Finding(level, "train-infer-consistency", what, "install its wheel there with pip install --no-deps")
-
-
-def _of_requirements(
-    upstreams: Mapping[str, Upstream],
-    found: Mapping[str, Location],
-    installed: Mapping[str, PathDistribution],
-    waivers: Sequence[Waiver],
-) -> Iterator[Finding]:
-    """Compare what the distributions of the stack require of one another and of what else is installed."""
-    stack = {normal_name(upstreams[name].distribution) for name in found} & installed.keys()
-    # vLLM belongs to every stack of vllm-ascend, whether or not it has overlays of its own here.
-    stack |= {"vllm", "torch-npu", "triton-ascend"} & installed.keys()
-    if not stack:
-        return
-    try:
-        demands = _demands({name: installed[name] for name in sorted(stack)})
-    except ImportError:
-        what = f"the requirements of {', '.join(sorted(stack))}: packaging is not installed"
-        yield Finding("not checked", "requirements", what, "pip install packaging, where that is harmless")
-        return
-    for package, asked in demands.items():
-        have = installed[package].version if package in installed else None
-        for finding in _judge(package, asked, have):
-            waiver = next((waiver for waiver in waivers if _waives(waiver, package, asked, have)), None)
-            if waiver is None:
-                yield finding
-            else:
-                what = f"{finding.what} (waived: {waiver.wins} wins, because {waiver.why})"
-                yield replace(finding, level="waived", what=what, mend=None)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What one installed distribution requires of a package."""
-
-    by: str
-    requirement: str
-
-
-def _demands(stack: Mapping[str, PathDistribution]) -> dict[str, list[_Asked]]:
-    """Return the requirements of the stack by package, those whose marker does not hold here left out.
-
-    Raises:
-        ImportError: ``packaging`` is not installed.
-    """
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    demands: dict[str, list[_Asked]] = {}
-    for name, distribution in stack.items():
-        for line in distribution.metadata.get_all("Requires-Dist") or []:
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue
-            if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-                continue
-            plain = f"{requirement.name}{requirement.specifier}"
-            by = f"{name} {distribution.version}"
-            demands.setdefault(normal_name(requirement.name), []).append(_Asked(by, plain))
-    return demands
-
-
-def _judge(package: str, asked: Sequence[_Asked], have: str | None) -> Iterator[Finding]:
-    if len(asked) > 1 and contradicts([item.requirement for item in asked]):
-        said = " against ".join(f"{item.requirement} ({item.by})" for item in asked)
-        what = f"{said}: no version satisfies all of them; installed is {have or 'none'}"
-        yield Finding("wrong", package, what, "install one stack's wheels together")
-        return
-    for item in asked:
-        if have is not None and not _satisfies(have, item.requirement):
-            mend = f"install a {package} that fits, or a {item.by.split()[0]} that takes this one"
-            yield Finding("wrong", package, f"{item.by} requires {item.requirement}, installed is {have}", mend)
-
-
-def _satisfies(version: str, requirement: str) -> bool:
-    from packaging.requirements import Requirement
-
-    return Requirement(requirement).specifier.contains(version, prereleases=True)
-
-
-def _waives(waiver: Waiver, package: str, asked: Sequence[_Asked], have: str | None) -> bool:
-    """Tell whether a waiver covers what was found: it names the losing demands, and the winning one is satisfied.
-
-    A demand is the same whatever version of its distribution makes it.
-    """
-    if normal_name(waiver.package) != package:
-        return False
-    wins = _DEMAND.match(waiver.wins)
-    if have is None or wins is None or not _satisfies(have, wins[1]):
-        return False
-    named = {(match[1], normal_name(match[2])) for demand in waiver.demands if (match := _DEMAND.match(demand))}
-    losing = [item for item in asked if not _satisfies(have, item.requirement)]
-    return all((item.requirement, item.by.split()[0]) in named for item in losing)
 
 
 def lines(report: Report) -> list[str]:

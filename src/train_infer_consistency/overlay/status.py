@@ -189,7 +189,9 @@ def _by_files(base: UpstreamStatus, upstream: Upstream, location: Location, lock
         revision = None
     elif all(file.state == "woven" for file in files):
         notes += ("woven, but no journal and no provenance is there: it cannot be reverted",)
-    return _summed(replace(base, pin=pin), files, revision, lock, notes)
+    # Where one file is unknown, or cannot be woven, the tree is not that pin, however many others are.
+    known = pin if seen is not None and not seen.problems else None
+    return _summed(replace(base, pin=known), files, revision, lock, notes)
 
 
 def _by_content(
