@@ -1,4 +1,4 @@
-"""Every woven file of verl 0.8.0 is imported, with the switch off and on, also those that no other test here runs."""
+"""Every woven file of verl is imported, with the switch off and on, also those that no other test here runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.engines.training import DEMO, SWITCHES, unpack, weave_into
+from tests.conftest import NO_SOURCE
+from tests.engines.training import DEMO, SWITCHES, check_out, unpack, weave_into
 from train_infer_consistency.overlay.reading import load_upstreams
 
 pytestmark = pytest.mark.engines
 #: Needs megatron-core's newest pieces; test_verl_megatron.py runs it.
 ELSEWHERE = "verl/workers/engine/megatron/transformer_impl.py"
+#: The one that the published procedure names.
+COMMIT = "b7dabd83ac7cf3bed84b06e9e29ae67e8542ee73"
 CODE = """
 import importlib, json, sys
 found = {}
@@ -29,12 +31,19 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def tree(release: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return weave_into(unpack(release("verl", "0.8.0"), "verl", tmp_path_factory.mktemp("tree")), "verl")
+@pytest.fixture
+def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tree")
+    if request.param == "0.8.0":
+        unpack(request.getfixturevalue("release")("verl", "0.8.0"), "verl", folder)
+    elif not check_out(request.getfixturevalue("source")("verl"), request.param, "verl", folder):
+        pytest.skip(NO_SOURCE)
+    return weave_into(folder, "verl")
 
 
-@pytest.mark.parametrize(("switch", "on"), [("", False), ("1", True)])
+@pytest.mark.parametrize(
+    ("tree", "switch", "on"), [("0.8.0", "", False), ("0.8.0", "1", True), (COMMIT, "1", True)], indirect=["tree"]
+)
 def test_woven_files_of_verl_are_imported(switch: str, on: bool, tree: Path, tmp_path: Path) -> None:
     paths = [file.path for file in load_upstreams()["verl"].files if file.path != ELSEWHERE]
     names = [path.removesuffix(".py").replace("/", ".") for path in paths]
