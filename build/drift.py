@@ -27,9 +27,9 @@ from train_infer_consistency.overlay.trees import open_tree
 from train_infer_consistency.wheels.checkouts import fetch_commit
 from train_infer_consistency.wheels.record import WheelName
 from train_infer_consistency.wheels.registry import fetch_artifact
-from train_infer_consistency.wheels.releases import ask_registry
+from train_infer_consistency.wheels.releases import PYTHONS, ask_registry
 
-MACHINE, PYTHON = "x86_64", "3.11"
+MACHINE = "x86_64"
 _TAG = re.compile(r"^([0-9a-f]{40})\trefs/tags/v(\d+(?:\.\d+)+)(\^\{\})?$", re.MULTILINE)
 _VERDICTS = ("clean", "moved", "ambiguous", "gone")
 
@@ -42,6 +42,7 @@ class Fare:
         upstream: its name.
         pins: its pins, oldest first, variants left out.
         newest: the newest release's version; empty where it could not be had.
+        without_wheel: releases after it, of which the registry has no wheel.
         refused: the name of the refusal it falls under, and why; empty where it is not refused.
         rows: every edit's verdict.
         failure: why the release could not be had; empty where it was.
@@ -50,6 +51,7 @@ class Fare:
     upstream: str
     pins: tuple[str, ...]
     newest: str = ""
+    without_wheel: tuple[str, ...] = ()
     refused: str = ""
     rows: tuple[Drift, ...] = field(default=())
     failure: str = ""
@@ -57,24 +59,46 @@ class Fare:
     @property
     def pinned(self) -> bool:
         """Whether the newest release is a pin."""
-        return self.newest in self.pins
+        return self.newest in self.pins and not self.without_wheel
 
 
-def newest_wheel(upstream: Upstream) -> tuple[str, Path]:
-    """The newest release's version and its wheel, from the registry that pip is configured for.
+def listed(distribution: str) -> list[str]:
+    """All versions that the registry lists, newest first, pre-releases left out.
 
     Raises:
-        EvidenceError: it has none for Linux on x86-64, or cannot be reached.
+        EvidenceError: it lists none, or cannot be reached.
     """
-    answer = ask_registry(upstream.distribution, MACHINE, PYTHON)
-    if answer is None:
-        raise EvidenceError(
-            f"the registry gives no wheel of {upstream.distribution}",
-            "see that pip reaches its index",
-        )
-    file, sha256 = answer
-    version = WheelName.parse(file).version
-    return version, fetch_artifact(f"{upstream.distribution}=={version}", file, sha256)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions"]
+    done = subprocess.run(
+        [*command, "--ignore-requires-python", distribution], capture_output=True, text=True, check=False
+    )
+    found = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    if found is None:
+        raise EvidenceError(f"the registry lists no version of {distribution}", "see that pip reaches its index")
+    return found[1].split(", ")
+
+
+def newest_wheel(upstream: Upstream) -> tuple[str, Path, tuple[str, ...]]:
+    """The newest release that has a wheel: its version and that wheel; and the releases after it, which have none.
+
+    Raises:
+        EvidenceError: there is none for Linux on x86-64, or the registry cannot be reached.
+    """
+    name = upstream.distribution
+    versions = listed(name)
+    best: tuple[int, str, str] | None = None
+    for python in PYTHONS:  # a release may be for a later Python alone
+        answer = ask_registry(name, MACHINE, python)
+        version = WheelName.parse(answer[0]).version if answer else ""
+        if answer and version in versions and (best is None or versions.index(version) < best[0]):
+            best = (versions.index(version), *answer)
+        if best is not None and best[0] == 0:
+            break
+    if best is None:
+        raise EvidenceError(f"the registry gives no wheel of {name}", "see that pip reaches its index")
+    place, file, sha256 = best
+    wheel = fetch_artifact(f"{name}=={versions[place]}", file, sha256)
+    return versions[place], wheel, tuple(versions[:place])
 
 
 def newest_tag(url: str) -> tuple[str, str]:
@@ -108,16 +132,16 @@ def look(upstream: Upstream, folder: Path) -> Fare:
     """
     pins = tuple(pin.version for pin in upstream.pins if pin.variant_of is None)
     if any(pin.registry for pin in upstream.pins):
-        version, path = newest_wheel(upstream)
+        version, path, without = newest_wheel(upstream)
     else:
         url = next(pin.git for pin in reversed(upstream.pins) if pin.git)
-        version, commit = newest_tag(url)
+        (version, commit), without = newest_tag(url), ()
         path = folder / upstream.name
         fetch_commit(url, commit, path, upstream=upstream.name)
     tree = open_tree(path, upstream.package)
     refusal = refusal_of(upstream, tree)
     refused = f"{refusal.name}: {refusal.why}" if refusal else ""
-    return Fare(upstream.name, pins, version, refused, tuple(drift(upstream, tree, load_lock())))
+    return Fare(upstream.name, pins, version, without, refused, tuple(drift(upstream, tree, load_lock())))
 
 
 def judge(names: Sequence[str]) -> list[Fare]:
@@ -167,7 +191,10 @@ def page(fares: Sequence[Fare]) -> str:
         counts = [sum(row.verdict == verdict for row in fare.rows) for verdict in _VERDICTS]
         known = sum(row.known_scope for row in fare.rows)
         numbers = [str(number) if fare.newest else "" for number in (*counts, known)]
-        cells = [code(fare.upstream), code(fare.pins[-1]), code(fare.newest), *numbers, word(fare)]
+        newest = code(fare.newest) + (
+            f" (no wheel: {code(', '.join(fare.without_wheel))})" if fare.without_wheel else ""
+        )
+        cells = [code(fare.upstream), code(fare.pins[-1]), newest, *numbers, word(fare)]
         lines.append(f"| {' | '.join(cells)} |")
     for fare in fares:
         lines += details(fare)

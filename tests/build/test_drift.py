@@ -56,6 +56,7 @@ def newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Newest:
             for path, data in {**skeleton(name), **(change or {})}.items():
                 archive.writestr(path, data)
         answer = (wheel.name, "0" * 64)
+        monkeypatch.setattr(script, "listed", lambda name: [version, "0.0"])
         monkeypatch.setattr(script, "ask_registry", lambda *_: answer)
         monkeypatch.setattr(script, "fetch_artifact", lambda *_: wheel)
         return answer
@@ -90,11 +91,45 @@ def test_registry_is_asked_for_the_distribution_without_a_version(
         return answer
 
     monkeypatch.setattr(script, "ask_registry", ask)
-    assert script.newest_wheel(UPSTREAMS["mindstudio-probe"])[0] == "27.0.0"
+    version, _, without = script.newest_wheel(UPSTREAMS["mindstudio-probe"])
+    assert (version, without) == ("27.0.0", ())
     assert asked == [("mindstudio-probe", "x86_64", "3.11")]
     monkeypatch.setattr(script, "ask_registry", lambda *_: None)
     with pytest.raises(EvidenceError, match=r"^the registry gives no wheel of mindstudio-probe;"):
         script.newest_wheel(UPSTREAMS["mindstudio-probe"])
+
+
+def test_release_for_a_later_python_alone_is_seen_and_one_without_a_wheel_is_named(
+    newest: Newest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = newest("verl", "0.8.5")
+    older = ("verl-0.8.0-py3-none-any.whl", "1" * 64)
+    monkeypatch.setattr(script, "listed", lambda name: ["0.8.6.post1", "0.8.6", "0.8.5", "0.8.0"])
+    answers = {"3.11": older, "3.12": answer, "3.13": None, "3.14": older}
+    monkeypatch.setattr(script, "ask_registry", lambda name, machine, python: answers[python])
+    assert script.main(["--upstream", "verl"]) == 1
+    assert "| `verl` | `0.8.0` | `0.8.5` (no wheel: `0.8.6.post1, 0.8.6`) | 18 |" in capsys.readouterr().out
+
+
+def test_pin_is_not_the_newest_where_a_release_without_a_wheel_came_after_it(
+    newest: Newest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest("verl", "0.8.0")
+    assert script.main(["--upstream", "verl"]) == 0
+    monkeypatch.setattr(script, "listed", lambda name: ["0.8.1", "0.8.0"])
+    assert script.main(["--upstream", "verl"]) == 1
+
+
+def test_versions_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(words: str) -> None:
+        done = subprocess.CompletedProcess([], 0, words, "")
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+    answer("a (1.10)\nAvailable versions: 1.10, 1.9.post1, 1.9\n  INSTALLED: 1.9\n  LATEST:    1.10\n")
+    assert script.listed("a") == ["1.10", "1.9.post1", "1.9"]
+    answer("")
+    with pytest.raises(EvidenceError, match=r"^the registry lists no version of a;"):
+        script.listed("a")
 
 
 # ------------------------------------------------------------------------------------------------------------- verdict
