@@ -27,6 +27,9 @@ FAULT =
 TASK =
 # Seconds after which one of verl's training loops is given up (900).
 TIMEOUT =
+# What demo-plan plans (verl-hybrid), and for how many training ranks (1).
+SCENARIO =
+RANKS =
 # Anything, for a fully asynchronous loop whose weight sync interrupts requests; below dist/demo-interrupted.
 INTERRUPT =
 
@@ -82,7 +85,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup wheels bundle image image-inputs image-test demo demo-loop demo-fully-async demo-slime test test-engines mutants bench lint lock clean
+.PHONY: help setup wheels bundle image image-inputs image-test demo demo-loop demo-fully-async demo-plan demo-slime test test-engines mutants bench lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -114,6 +117,9 @@ demo-loop: .venv-engines/engines.stamp ## a step of verl's own training loop (Ra
 
 demo-fully-async: .venv-engines/engines.stamp ## the same with verl's fully asynchronous trainer, two steps, in dist/demo-fully-async; INTERRUPT=yes
 	@$(ENGINES)/python -m demo.run_loop $(if $(INTERRUPT),interrupted,fully-async) $(if $(TIMEOUT),--timeout $(TIMEOUT))
+
+demo-plan: .venv-engines/engines.stamp ## a plan of `consistency plan`, by its own run.sh, in dist/demo-plan; SCENARIO=verl-fully-async RANKS=2
+	@$(ENGINES)/python -m demo.run_plan $(SCENARIO) $(if $(RANKS),--ranks $(RANKS)) $(if $(TIMEOUT),--timeout $(TIMEOUT))
 
 demo-slime: .venv-engines/engines.stamp ## SGLang and slime's actor on a CPU, compared; STACK=slime-0.2.2 SOURCE_slime=PATH
 	@$(ENGINES)/python -m demo.run_slime $(if $(filter slime-%,$(STACK)),--stack $(STACK))

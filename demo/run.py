@@ -214,6 +214,20 @@ def main(arguments: list[str]) -> int:
     return ended(parser.prog, lambda: run(demo, options.strategy or STRATEGIES))
 
 
+def check_plan(folder: Path) -> None:
+    """Let `consistency check` judge a plan.
+
+    Without the woven packages: they ask for another torch than the CPU's, which the check would rightly name.
+
+    Raises:
+        EvidenceError: it has something to say.
+    """
+    done = subprocess.run([*CONSISTENCY, "check", str(folder)], capture_output=True, text=True, check=False)
+    print(done.stdout, end="", flush=True)
+    if done.returncode:
+        raise EvidenceError(f"consistency check {folder}: status {done.returncode}", "the table above says why")
+
+
 def ended(name: str, work: Callable[[], int | None]) -> int:
     """Do what a command asks for and return its status; what goes wrong is one line."""
     try:

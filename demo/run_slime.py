@@ -1,14 +1,16 @@
 """``make demo-slime``: one prompt through SGLang's engine and slime's actor on a CPU, then the verdict.
 
-The status is compare's. The folders, msprobe's files and the switches are those of the published procedure for slime:
-one root, the rollout's dumps in ``generate``, training's in ``old_log_prob``. Everything is made anew below
-``dist/demo-slime``.
+The status is compare's. The folders, msprobe's files, the switches and all settings are those of a plan that
+`consistency plan slime` writes, as in the published procedure: one root, the rollout's dumps in ``generate``,
+training's in ``old_log_prob``. The plan's own ``run.sh`` is run; in Ray's place a program writes down what it submits,
+and both sides are started with that. Everything is made anew below ``dist/demo-slime``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from demo.rollouts import ON_A_CPU, sglang
-from demo.run import CONSISTENCY, ROOT, WORDS, Demo, ended
+from demo.run import CONSISTENCY, ROOT, WORDS, Demo, check_plan, ended
 from train_infer_consistency.errors import EvidenceError, UnfinishedError
 from train_infer_consistency.selftest.run import group_of
 
@@ -47,6 +49,8 @@ class SlimeDemo(Demo):
         super().__init__(folder)
         self.stack = stack
         self.root = folder / "msprobe_dump"
+        self.plan = folder / "plan"
+        self.words = folder / "words.json"
 
     def install(self) -> None:
         """Build the stack's wheels, and put them and megatron-core into ``site``.
@@ -68,39 +72,51 @@ class SlimeDemo(Demo):
         self._run([*PIP, "--target", str(self.site), "--requirement", str(listed)], "install")
         self._run(core_command(self.site), "install-megatron")
 
+    def submit(self) -> None:
+        """Make the plan, check it, and run its script up to the job that it submits.
+
+        Raises:
+            EvidenceError: the check has something to say.
+        """
+        self.say(f"consistency plan slime --stack {self.stack}, consistency check, run.sh")
+        sizes = ["--model", str(self.model), "--world-size", str(RANKS), "--dump-root", str(self.root)]
+        self._run([*CONSISTENCY, "plan", "slime", "--stack", self.stack, *sizes, "-o", str(self.plan)], "plan")
+        check_plan(self.plan)
+        programs = self.folder / "programs"
+        programs.mkdir()
+        record = f"import json, sys; json.dump(sys.argv[1:], open({str(self.words)!r}, 'w'))"
+        (programs / "ray").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{record}" "$@"\n')
+        (programs / "ray").chmod(0o755)
+        path = os.pathsep.join((str(programs), os.environ["PATH"]))
+        self._run(["bash", str(self.plan / "run.sh"), "--rm-type", "math"], "submit", {**os.environ, "PATH": path})
+
+    def job(self) -> dict[str, str]:
+        """The environment that Ray would give to a job's processes."""
+        words = json.loads(self.words.read_text())
+        given = json.loads(Path(words[words.index("--runtime-env") + 1]).read_text())["env_vars"]
+        return {**self.environment(), **given}
+
     def generate(self) -> None:
         """Let SGLang answer the prompt, as often as there are ranks."""
         self.say("the prompt through SGLang's engine")
-        config = self._write_config("generate", self.root / "generate")
-        env = sglang.environment(self.environment(), self.site, config) | {"MSPROBE_MIN_DUMP_TOKENS": "2"}
-        self._worker("slime_generate", [self.model, self.requests, str(RANKS)], env, "generate")
+        job = self.job()
+        env = sglang.environment(job, self.site, Path(job["MSPROBE_GENERATE_CONFIG"]))
+        self._worker("slime_generate", [self.model, self.requests, str(RANKS), self.words], env, "generate")
 
     def train_ranks(self) -> None:
         """Let slime's actor see the same prompt, on each data-parallel rank."""
         self.say(f"the same prompt through slime's actor over megatron-core, {RANKS} data-parallel ranks")
-        env = self.environment() | {
-            "DUMP_ON": "1",
-            "PROMPTS_ONLY": "1",
-            "MSPROBE_CONFIG_PATH": str(self._write_config("actor", self.root)),
-            **ON_A_CPU,
-        }
+        env = self.job() | ON_A_CPU
         with ThreadPoolExecutor(RANKS) as pool:
             list(pool.map(lambda rank: self._train_rank(rank, env), range(RANKS)))
 
     def _train_rank(self, rank: int, env: dict[str, str]) -> None:
         env = env | group_of(self.folder / "ranks.store", RANKS, rank)
-        self._worker("slime_train", [self.model, self.requests], env, f"train-rank{rank}")
+        self._worker("slime_train", [self.model, self.requests, self.words], env, f"train-rank{rank}")
 
     def judge_prompt(self) -> int:
         """Pair and compare the two sides, and with them the ranks among each other; return compare's status."""
         return self.compare(self.root / "generate", self.root, self.folder / "report")
-
-    def _write_config(self, name: str, dumps: Path) -> Path:
-        statistics = {"scope": [], "list": [], "tensor_list": [], "data_mode": ["all"], "summary_mode": "statistics"}
-        content = {"task": "statistics", "dump_path": str(dumps), "rank": [], "step": [0], "level": "mix"}
-        path = self.folder / f"config_{name}.json"
-        path.write_text(json.dumps({**content, "async_dump": False, "extra_info": True, "statistics": statistics}))
-        return path
 
 
 def run(folder: Path, stack: str) -> int:
@@ -110,6 +126,7 @@ def run(folder: Path, stack: str) -> int:
     demo = SlimeDemo(folder, stack)
     demo.install()
     demo.make_model()
+    demo.submit()
     demo.generate()
     demo.train_ranks()
     status = demo.judge_prompt()

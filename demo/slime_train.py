@@ -1,13 +1,16 @@
-"""The same prompt through slime's own Megatron actor, once per data-parallel rank: ``slime_train.py MODEL REQUESTS``.
+"""The same prompt through slime's own Megatron actor, once per rank: ``slime_train.py MODEL REQUESTS WORDS``.
 
 Real: MegatronTrainRayActor with its ``init`` and ``train``, over megatron-core; what stands in is in
 demo/megatron_cpu/slime.py. ``REQUESTS`` is what the rollout wrote (slime_generate.py); rank N gets its Nth answer, as
-slime's RolloutManager would split the samples.
+slime's RolloutManager would split the samples. ``WORDS`` is a JSON file of the words of slime's job, whose settings
+come after those that a CPU needs.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -40,14 +43,31 @@ def make_share(records: list[dict[str, Any]], rank: int) -> dict[str, Any]:
     }
 
 
-def main(model: str, requests: str) -> None:
+def settings_of(words: list[str]) -> dict[str, Any]:
+    """The settings in slime's words: by slime's own parser; Megatron's, whose parser is in no wheel, are numbers."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    importlib.import_module("slime.utils.arguments").get_slime_extra_args_provider()(parser)
+    args, left = parser.parse_known_args(words)
+    given = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
+    megatron = {
+        flag[2:].replace("-", "_"): int(value)
+        for flag, value in itertools.pairwise(left)
+        if flag.startswith("--") and value.isdecimal() and not flag.startswith("--sglang-")
+    }
+    return {name: value for name, value in vars(args).items() if name in given} | megatron
+
+
+def main(model: str, requests: str, words: str) -> None:
     """Start this rank's actor and give it the one rollout."""
     torch.set_num_threads(1)
     records, rank = json.loads(Path(requests).read_text()), int(os.environ["RANK"])
     adapter: Any = importlib.import_module("megatron_cpu.slime")
     module: Any = importlib.import_module("slime.backends.megatron_utils.actor")
     actor = object.__new__(module.MegatronTrainRayActor)
-    args = adapter.make_args(Path(model), data_parallel=len(records))
+    submitted = json.loads(Path(words).read_text())
+    settings = settings_of(submitted[submitted.index("train.py") + 1 :])
+    print(f"slime's and Megatron's settings from the plan: {settings}")
+    args = adapter.make_args(Path(model), data_parallel=len(records), **settings)
     actor.init(args, "actor")
     shares = [SimpleNamespace(inner=make_share(records, number)) for number in range(len(records))]
     actor.train(0, shares)

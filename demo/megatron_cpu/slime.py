@@ -31,6 +31,7 @@ _UNUSED = (
     "sglang.srt.utils",
     "sglang.srt.utils.patch_torch",
     "sglang_router",
+    "sglang_router.launch_router",
     "torch_memory_saver",
     "triton",
     "triton.language",

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from demo.generate import RESPONSE
 from demo.run import CONSISTENCY
 from demo.run_slime import RANKS, SlimeDemo, main
 from tests.conftest import NO_SOURCE
@@ -34,6 +33,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> SlimeDemo:
             raise
         pytest.skip(NO_SOURCE)
     made.make_model()
+    made.submit()
     made.generate()
     made.train_ranks()
     return made
@@ -62,6 +62,21 @@ def test_engines_and_ranks_agree(demo: SlimeDemo) -> None:
     assert any("saw the same prompt and was checked against" in note for note in pair["notes"])
 
 
+def test_the_plan_is_named_and_both_sides_had_its_settings(demo: SlimeDemo) -> None:
+    _, found = compare(demo.root / "generate", demo.root)
+    plan = found["plan"]
+    assert (plan["fits"], plan["scenario"], plan["stack"]) == (True, "slime", demo.stack)
+    assert (plan["folder"], plan["file"]) == (str(demo.plan), str(demo.root / "plan.toml"))
+    said = {path.name: path.read_text() for path in (demo.folder / "logs").iterdir()}
+    for setting in ("'max_running_requests': 1", "'disable_radix_cache': True", "'chunked_prefill_size': 16384"):
+        assert setting in said["generate"]
+    for rank in range(RANKS):
+        for setting in ("'n_samples_per_prompt': 2", "'data_pad_size_multiplier': 1", "'num_rollout': 1"):
+            assert setting in said[f"train-rank{rank}"]
+    variables = json.loads((demo.plan / "runtime_env.json").read_text())["env_vars"]
+    assert variables.items() <= demo.job().items()
+
+
 def test_procedures_folders_and_nothing_else(demo: SlimeDemo) -> None:
     made = sorted(str(path.parent.relative_to(demo.root)) for path in demo.root.rglob("dump.json"))
     assert made == ["generate/step0/rank0", *(f"old_log_prob/step0/rank{rank}" for rank in range(RANKS))]
@@ -72,7 +87,7 @@ def test_procedures_folders_and_nothing_else(demo: SlimeDemo) -> None:
 
 def test_first_prompt_is_dumped_and_each_rank_has_a_line_about_it(demo: SlimeDemo) -> None:
     records = json.loads(demo.requests.read_text())
-    assert [len(record["response"]) for record in records] == [RESPONSE] * RANKS
+    assert [len(record["response"]) for record in records] == [1] * RANKS
     prompt = records[0]["prompt"]
     rollout = lines(demo, "dispatch_log.jsonl")
     # The health probe of a server is none of these: an engine without one answers prompts alone.

@@ -35,14 +35,6 @@ ASYNC = LOOPS["fully-async"]
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> LoopDemo:
-    demo = LoopDemo(tmp_path_factory.mktemp("base"), LOOPS["loop"])
-    demo.install()
-    demo.make_model()
-    return demo
-
-
-@pytest.fixture(scope="module")
 def ran(base: LoopDemo, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoopDemo]:
     """``ran(name)``: a loop that has been run to its end."""
     done: dict[str, LoopDemo] = {}

@@ -86,9 +86,19 @@ def serve_vllm(
 
 
 def serve_sglang(
-    model: str, _config: str, prompts: Mapping[str, list[int]], length: int, dtype: str = "float32"
+    model: str,
+    _config: str,
+    prompts: Mapping[str, list[int]],
+    length: int,
+    dtype: str = "float32",
+    more: Mapping[str, Any] | None = None,
 ) -> Answers:
-    """Let SGLang answer, as :func:`serve_vllm`; msprobe's file is named by its environment."""
+    """Let SGLang answer, as :func:`serve_vllm`; msprobe's file is named by its environment.
+
+    Args:
+        model, prompts, length, dtype: see there.
+        more: settings of a plan, which come last.
+    """
     torch: Any = importlib.import_module("torch")
     engine_module: Any = importlib.import_module("sglang.srt.entrypoints.engine")
     known = {field.name for field in dataclasses.fields(importlib.import_module("sglang.srt.server_args").ServerArgs)}
@@ -110,7 +120,8 @@ def serve_sglang(
     npu = getattr(torch, "npu", None)
     if not torch.cuda.is_available() and not (npu is not None and npu.is_available()):
         settings |= {"device": "cpu", "attention_backend": "torch_native"}
-    engine = engine_module.Engine(**{name: value for name, value in settings.items() if name in known})
+    settings = {name: value for name, value in settings.items() if name in known}
+    engine = engine_module.Engine(**{**settings, **(more or {})})
     sampling = {"temperature": 0, "max_new_tokens": length, "ignore_eos": True}
     try:
         outputs = [
