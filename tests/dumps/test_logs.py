@@ -78,6 +78,14 @@ def test_a_new_request_in_a_decode_is_no_plain_decode(tmp_path: Path) -> None:
     assert log.lines[0].requests == (Request("a", "new", 1),)
 
 
+def test_a_step_with_a_zero_in_front_is_no_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", *({**DECODE, "step": step} for step in (0, 6, 17, 8)))
+    path.write_text(path.read_text().replace('"step": 17', '"step": 07'))
+    log = read_dispatch([path])
+    assert [list(run.steps) for run in log.decodes] == [[0, 6, 8]]
+    assert [(problem.number, problem.kind) for problem in log.problems] == [(3, "damaged")]
+
+
 def our_log(path: Path, lines: list[dict[str, Any]], **more: Any) -> Path:
     """Write lines with the logger of a collection run, below the fields that every line of a process has."""
     constants = identity("dispatch_logger", "vllm-ascend", 1, {"tp_size": 2, "tp_rank": 1}, **more)
@@ -377,4 +385,29 @@ def test_both_ways_of_reading_agree_on_any_line_of_our_own_loggers(
     path = tmp_path / ("update_actor_log.jsonl" if training else "dispatch_log.jsonl")
     path.unlink(missing_ok=True)
     our_log(path, [{**line, "step": step, "dump": f"step{step}/rank1", "skipped": None}] * 2, run_id="r1")
+    assert quickly(path) == slowly(path)
+
+
+@pytest.mark.parametrize("form", ["documented", "ours"])
+@pytest.mark.parametrize("training", [False, True])
+def test_both_ways_of_reading_agree_on_any_changed_byte(tmp_path: Path, form: str, training: bool) -> None:
+    """Of a line that is no decode: a zero in front of a number, for one, is no JSON."""
+    path = tmp_path / ("update_actor_log.jsonl" if training else "dispatch_log.jsonl")
+    numbers = {"pid": 10, "rank": 10, "step": 10}
+    if form == "documented":
+        more = TRAINED if training else {**DOCUMENTED, "total_num_scheduled_tokens": 10}
+        write(path, {**more, **numbers})
+    elif training:
+        entry = {"request_id": "a", "prompt_length": 10, "response_length": 10, "prompt_hash": "5ef"}
+        entry["rollout_weight_versions"] = [10, 10]
+        line = {"request_ids": ["a"], "num_requests": 1, "requests": [entry], "weight_version": 10, "trainer_step": 10}
+        our_log(path, [{**line, "phase": "log_prob", "step": 10, "dump": "step10/rank1", "skipped": None}])
+    else:
+        entry = {"request_id": "a", "type": "new", "tokens": 10, "phase": "prefill", "computed_tokens": 10}
+        entry.update({"prompt_length": 10, "prompt_hash": "5ef"})
+        line = {"phase": "prefill", "total_num_scheduled_tokens": 10, "requests": [entry], "weight_version": 10}
+        our_log(path, [{**line, "step": 10, "dump": "step10/rank1", "skipped": None}])
+    good = path.read_bytes()
+    changed = [good[:at] + bytes([byte]) + good[at + 1 :] for at in range(len(good) - 1) for byte in b'0-.x" ,\n\xff']
+    path.write_bytes(b"".join(changed))
     assert quickly(path) == slowly(path)

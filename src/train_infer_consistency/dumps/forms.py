@@ -6,21 +6,28 @@ Whatever is worded otherwise, and every line that is not wholly as here, is left
 from __future__ import annotations
 
 import re
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
 
 from .steps import Decodes
 
+# JSON has no number with a zero in front.
+_COUNT = rb"(?:0|[1-9][0-9]{0,8})"
+_HEAD = (
+    rb'", ?"timestamp": ?"([0-9T:.+-]{0,40})", ?("pid": ?'
+    + _COUNT + rb', ?"rank": ?' + _COUNT + rb'), ?"step": ?(' + _COUNT + rb"), ?"
+)  # fmt: skip
+_ID = rb'"([!#-\[\]-~]+)"'
 # The documented lines of one new request, of cached ones that decode, and of one trained sample, whose parsing as JSON
 # would take three quarters of the time. What is written otherwise takes the JSON parser.
-_HEAD = (
-    rb'", ?"timestamp": ?"([0-9T:.+-]{0,40})", ?("pid": ?[0-9]{1,12}, ?"rank": ?[0-9]{1,9}), ?"step": ?([0-9]{1,9}), ?'
-)
-_ID = rb'"([!#-\[\]-~]+)"'
 DISPATCHED = re.compile(
     rb'\{"source": ?"dispatch_logger'
     + _HEAD
-    + rb'"phase": ?"(decode|prefill)", ?"total_num_scheduled_tokens": ?[0-9]+, ?'
-    rb'"requests": ?\[\{"request_id": ?' + _ID + rb', ?"type": ?"(new|cached)", ?"tokens": ?([0-9]{1,9})\}(\]\}\n)?'
-)
+    + rb'"phase": ?"(decode|prefill)", ?"total_num_scheduled_tokens": ?' + _COUNT
+    + rb', ?"requests": ?\[\{"request_id": ?' + _ID + rb', ?"type": ?"(new|cached)", ?"tokens": ?('
+    + _COUNT + rb")\}(\]\}\n)?"
+)  # fmt: skip
 TRAINED = re.compile(
     rb'\{"source": ?"update_actor' + _HEAD + rb'"request_ids": ?\[' + _ID + rb'\], ?"num_requests": ?1\}\n'
 )
@@ -40,8 +47,12 @@ OUR_TRAINED = re.compile(
     _STAMPED
     + rb'"request_ids":\["[!#-\[\]-~]+"\],"num_requests":1,"requests":\[\{"request_id":' + _ID
     + rb',"prompt_length":' + _NUMBER + rb',"response_length":' + _NUMBER + rb',"prompt_hash":' + _ID
-    + rb',"rollout_weight_versions":\[' + _MAYBE + b"," + _MAYBE + rb'\]\}\],"weight_version":' + _MAYBE + b","
-    + _MORE + rb'"phase":"([a-z_]+)",' + _MORE + _DUMPED
+    + rb'(,"rollout_weight_versions":.*,)' + _DUMPED
+)  # fmt: skip
+# What that line says between the prompt and the step, which is the same for many.
+OUR_WEIGHTS = re.compile(
+    rb',"rollout_weight_versions":\[' + _MAYBE + b"," + _MAYBE + rb'\]\}\],"weight_version":' + _MAYBE + b","
+    + _MORE + rb'"phase":"([a-z_]+)",' + _MORE
 )  # fmt: skip
 DOCUMENTED_END = b"}]}\n"
 OUR_END = b'"step":null,"dump":null,"skipped":"decode"}\n'
@@ -58,40 +69,46 @@ def number_of(text: bytes) -> int | None:
     return None if text == b"null" else int(text)
 
 
-class DecodeForm:
-    """The wording of one process's documented decodes: its next ones differ in time, step and requests alone."""
+class Form(NamedTuple):
+    """How a process words its plain decodes.
 
-    def __init__(self, raw: bytes, match: re.Match[bytes], decodes: Decodes) -> None:
-        self.numbers, self.steps = decodes.numbers, decodes.steps
-        (stamp, end), (number, after) = match.span(1), match.span(3)
-        self._before, self._stamp = raw[:stamp], end
-        self._between, self._number = raw[end:number], number
-        self._behind = raw[after : match.end(4) + 1]
+    Attributes:
+        head: how they begin: in our own form with the process, in the documented one with the second too.
+        end: how they end.
+        step_of: the step of a line with this head and end; None for one that is no plain decode after all.
+        numbers: where their line numbers are kept.
+        steps: where their steps are kept, -1 in our own form, which dumps no decode.
+    """
 
-    def step_of(self, raw: bytes) -> int | None:
-        """The step of a line of this wording; None for any other line."""
-        number = self._number
-        after = raw.find(b",", number)
-        if (
-            number < after < number + 10
-            and raw.startswith(self._behind, after)
-            and raw.startswith(self._between, self._stamp)
-            and raw.startswith(self._before)
-            and raw.endswith(DOCUMENTED_END)
-            and not (119 in raw and has_new(raw))
-        ):
-            digits = raw[number:after]
-            return int(digits) if digits.isdigit() else None
-        return None
+    head: bytes
+    end: bytes
+    step_of: Callable[[bytes], int | None]
+    numbers: array[int]
+    steps: array[int]
 
 
-class OurForm:
-    """The wording of one process's plain decodes in our own loggers' lines, which have no step."""
+def our_form(head: bytes, decodes: Decodes) -> Form:
+    """The wording of a process's plain decodes in our own loggers' lines, of which nothing between the ends matters."""
+    return Form(head, OUR_END, lambda _: -1, decodes.numbers, decodes.steps)
 
-    def __init__(self, head: bytes, decodes: Decodes) -> None:
-        self.numbers, self.steps = decodes.numbers, decodes.steps
-        self._head = head
 
-    def step_of(self, raw: bytes) -> int | None:
-        """-1 for a line of this wording; None for any other."""
-        return -1 if raw.endswith(OUR_END) and raw.startswith(self._head) else None
+def documented_form(raw: bytes, match: re.Match[bytes], decodes: Decodes) -> Form:
+    """The wording of a process's documented decodes: the next ones differ in step and requests alone.
+
+    Args:
+        raw: one of them.
+        match: of :data:`DISPATCHED` on it.
+        decodes: what they belong to.
+    """
+    begin, end = match.span(3)
+    behind = raw[end : match.end(4) + 1]
+
+    def step_of(line: bytes) -> int | None:
+        before, _, rest = line.partition(behind)
+        digits = before[begin:]
+        # With a zero in front it is step 0, or no JSON.
+        if not rest or digits < b"1" or len(digits) > 9 or not digits.isdigit() or (119 in line and has_new(line)):
+            return None
+        return int(digits)
+
+    return Form(raw[:begin], DOCUMENTED_END, step_of, decodes.numbers, decodes.steps)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from .forms import (
     OUR_DISPATCHED,
     OUR_END,
     OUR_TRAINED,
+    OUR_WEIGHTS,
     TRAINED,
-    DecodeForm,
-    OurForm,
+    Form,
+    documented_form,
     has_new,
     number_of,
+    our_form,
 )  # fmt: skip
 from .reader import paused_collector
 from .steps import Decodes, Log, LogLine, LogProblem, Origin, Request
@@ -66,15 +68,14 @@ def _read(paths: Iterable[Path], training: bool) -> Log:
     log = Log()
     for path in paths:
         try:
-            with path.open("rb") as file, paused_collector():
+            with path.open("rb", buffering=_BUFFER) as file, paused_collector():
                 _LogReader(path, training, log).read(file)
         except OSError as error:
             log.problems.append(LogProblem(path, 0, "unreadable", f"cannot be read ({error.strerror or error})"))
     return log
 
 
-def _no_step(_: bytes) -> int | None:
-    return None
+_Weights = tuple[tuple[int | None, int | None], int | None, str | None, dict[str, Any] | None]
 
 
 class _LogReader:
@@ -86,29 +87,25 @@ class _LogReader:
         self._origins: dict[tuple[Any, Any], Origin] = {}
         self._written: dict[bytes, Origin] = {}
         self._decodes: dict[bytes, Decodes] = {}
-        self._known: DecodeForm | OurForm | None = None
+        self._form = _NO_FORM
         self._words: dict[str, str] = {}
         self._read_words: dict[bytes, str] = {}
         self._owners: dict[bytes, Origin | None] = {}
-        self._extras: dict[bytes, dict[str, Any] | None] = {}
+        self._known_weights: dict[bytes, _Weights] = {}
 
     def read(self, file: Iterable[bytes]) -> None:
         """Read all lines; an empty one is none."""
         append = self._log.lines.append
         quick = self._trained if self._training else self._dispatched
         # Nearly every line is a decode in the wording of the last one: what that takes is kept at hand.
-        known: DecodeForm | OurForm | None = None
-        step_of: Callable[[bytes], int | None] = _no_step
-        numbers, steps = array("q"), array("q")
+        head, end, step_of, numbers, steps = self._form
         for number, raw in enumerate(file, 1):
-            if (step := step_of(raw)) is not None:
+            if raw.endswith(end) and raw.startswith(head) and (step := step_of(raw)) is not None:
                 numbers.append(number)
                 steps.append(step)
                 continue
             line = quick(raw, number)
-            if self._known is not None and self._known is not known:
-                known = self._known
-                step_of, numbers, steps = known.step_of, known.numbers, known.steps
+            head, end, step_of, numbers, steps = self._form
             if line is None and not raw.isspace():
                 line = self._record(raw, number)
             if type(line) is LogLine:
@@ -125,7 +122,7 @@ class _LogReader:
                 if origin is None:
                     return None
                 decodes = self._decodes[head] = Decodes(self._path, origin, array("q"), array("q"))
-            self._known = OurForm(head + _STAMP, decodes)
+            self._form = our_form(head + _STAMP, decodes)
             decodes.numbers.append(number)
             decodes.steps.append(-1)
             return decodes
@@ -144,7 +141,7 @@ class _LogReader:
         decodes = self._decodes.get(who)
         if decodes is None:
             decodes = self._decodes[who] = Decodes(self._path, self._who(who), array("q"), array("q"))
-        self._known = DecodeForm(raw, match, decodes)
+        self._form = documented_form(raw, match, decodes)
         decodes.numbers.append(number)
         decodes.steps.append(int(step))
         return decodes
@@ -165,35 +162,23 @@ class _LogReader:
         if match is None or origin is None:
             return None
         extra: dict[str, Any] | None = _NOTHING
+        weights: int | None
         if self._training:
-            stamp, name, length, response, prompt, oldest, newest, weights, more, phase, rest, step, dump = (
-                match.groups()
-            )
-            extra = self._extra(more + rest)
-            versions = (number_of(oldest), number_of(newest))
-            tokens = kind = inner = computed = None
+            stamp, name, length, response, prompt, rest, step, dump = match.groups()
+            versions, weights, phase, extra = self._weights(rest)
+            kind = tokens = inner = computed = None
             answer: int | None = int(response)
         else:
-            stamp, phase, name, scheduled, word, cached, length, prompt, weights, step, dump = match.groups()
+            stamp, outer, name, scheduled, word, cached, length, prompt, rest, step, dump = match.groups()
             kind, tokens, inner, computed, answer = "new", int(scheduled), self._read_word(word), int(cached), None
-            versions = _NO_VERSIONS
+            versions, weights, phase = _NO_VERSIONS, number_of(rest), self._read_word(outer)
         if extra is None or name in _NO_IDS:
             return None
         text, known = prompt.decode(), int(length)
         request = Request(name.decode(), kind, tokens, inner, computed, known, text, answer, False, 0, versions)
+        time, place = self._read_word(stamp), dump.decode()
         return LogLine(
-            self._path,
-            number,
-            origin,
-            int(step),
-            self._read_word(phase),
-            (request,),
-            self._read_word(stamp),
-            dump.decode(),
-            None,
-            False,
-            number_of(weights),
-            extra,
+            self._path, number, origin, int(step), phase, (request,), time, place, None, False, weights, extra
         )
 
     def _owner(self, head: bytes) -> Origin | None:
@@ -203,15 +188,23 @@ class _LogReader:
             self._owners[head] = origin if fields is not None and _FORWARD.isdisjoint(fields) else None
         return self._owners[head]
 
-    def _extra(self, text: bytes) -> dict[str, Any] | None:
-        """What only some engines say, of its JSON text; None where that says something else as well."""
-        if not text:
-            return _NOTHING
-        if text not in self._extras:
-            fields = json.loads(b"{" + text[:-1] + b"}")
-            known = {name: value for name, value in fields.items() if value is not None} or _NOTHING
-            self._extras[text] = known if fields.keys() <= _EXTRA else None
-        return self._extras[text]
+    def _weights(self, text: bytes) -> _Weights:
+        """The rollout's weight versions, the trainer's, the phase, and what only some engines say, of their JSON text.
+
+        The last is None where the text says something else as well.
+        """
+        found = self._known_weights.get(text)
+        if found is None:
+            found = _NO_WEIGHTS
+            if match := OUR_WEIGHTS.fullmatch(text):
+                oldest, newest, weights, more, phase, rest = match.groups()
+                fields = json.loads(b"{" + (more + rest)[:-1] + b"}")
+                extra = {name: value for name, value in fields.items() if value is not None} or _NOTHING
+                versions = number_of(oldest), number_of(newest)
+                known = extra if fields.keys() <= _EXTRA else None
+                found = versions, number_of(weights), phase.decode(), known
+            self._known_weights[text] = found
+        return found
 
     def _made(
         self, number: int, stamp: bytes, who: bytes, step: bytes, phase: bytes | None, request: Request
@@ -356,6 +349,11 @@ _STAMP = b'"timestamp"'
 _NO_IDS = frozenset([b"None", b"null"])
 _NO_HEAD: tuple[dict[str, Any] | None, Origin | None] = (None, None)
 _NOTHING: dict[str, Any] = {}
-_NO_VERSIONS = (None, None)
+_NO_VERSIONS: tuple[int | None, int | None] = (None, None)
+_NO_WEIGHTS: _Weights = (_NO_VERSIONS, None, None, None)
+# No line begins so.
+_NO_FORM = Form(b"\n\n", b"", lambda _: None, array("q"), array("q"))
+# Fewer calls of the system than with the usual 8 KiB.
+_BUFFER = 1 << 18
 # A damaged count must not fill the memory.
 _MOST = 1 << 16

@@ -57,6 +57,10 @@ class Dumped:
                 elif len({lines[other].requests for other in last}) > 1:
                     judged[number] = Reason.AMBIGUOUS, f"{len(last)} log lines claim its dump"
 
+    def has_folder(self, number: int) -> bool:
+        """Whether there is a folder for a line's dump."""
+        return self._paths[number] is not None
+
     def tokens(self, number: int) -> Tokens | None:
         """What a line's dump tells of its tokens; None where there is no readable dump, or an empty one."""
         path = self._paths[number]

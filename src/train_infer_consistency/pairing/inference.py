@@ -31,41 +31,44 @@ def inference_units(
     lines = side.log.lines
     side.judged = [judge_inference(line) for line in lines]
     later: dict[str, list[int]] = defaultdict(list)
-    keyed: list[tuple[tuple[object, ...], int]] = []
+    # By the request's id, or where it has none by its step.
+    alike: dict[str | int | None, list[int]] = defaultdict(list)
     slices: dict[int, Request] = {}
-    for number, line in enumerate(lines):
-        _note_later(line, later)
-        judgement = side.judged[number]
+    for number, (line, judgement) in enumerate(zip(lines, side.judged, strict=True)):
+        if line.phase == "prefill":
+            _note_later(line, later)
+        request: Request | str | None = line.requests[0] if judgement is None else None
         if judgement is not None and judgement[0] is Reason.SEVERAL_REQUESTS and line.skipped is None:
             request = _sliced_to(line, sliced, count(number) if _can_slice(line) else None)
             if isinstance(request, str):
                 side.judged[number] = Reason.AMBIGUOUS, request
             elif request is not None:
                 side.judged[number], slices[number] = None, request
-        if side.judged[number] is None:
-            request = slices.get(number) or line.requests[0]
-            name = request.request_id
-            keyed.append(((name, line.step if name is None else None, *side.instance(number)), number))
+        if isinstance(request, Request):
+            alike[line.step if request.request_id is None else request.request_id].append(number)
     units = []
-    for numbers in side.grouped(keyed):
-        for unit in _by_step(side, numbers):
-            request = slices.get(unit[0]) or lines[unit[0]].requests[0]
-            units.append(Unit(unit, request, unit[0] in slices))
+    for numbers in alike.values():
+        for unit in _forwards(side, numbers):
+            request = slices.get(unit[0])
+            units.append(Unit(unit, request or lines[unit[0]].requests[0], request is not None))
     return units, later
 
 
-def _by_step(side: LoggedSide, numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """One request's lines, by step: the ranks of a model log the same step. A rank that is there twice is another's."""
+def _forwards(side: LoggedSide, numbers: list[int]) -> list[tuple[int, ...]]:
+    """One request's lines, by forward: a model's ranks log the same step. A rank that is there twice is another's."""
     if len(numbers) == 1:
-        return [numbers]
-    steps: dict[tuple[int | None, int], list[int]] = defaultdict(list)
-    seen: dict[tuple[int | None, int | None], int] = defaultdict(int)
-    for number in numbers:
-        line = side.log.lines[number]
-        place = line.step, line.origin.rank
-        steps[line.step, seen[place]].append(number)
-        seen[place] += 1
-    return [tuple(found) for found in steps.values()]
+        return [(numbers[0],)]
+    forwards = []
+    for model in side.models(numbers):
+        steps: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+        seen: dict[tuple[int | None, int | None], int] = defaultdict(int)
+        for number in model:
+            line = side.log.lines[number]
+            place = line.step, line.origin.rank
+            steps[line.step, seen[place]].append(number)
+            seen[place] += 1
+        forwards += [tuple(found) for found in steps.values()]
+    return forwards
 
 
 def _can_slice(line: LogLine) -> bool:
@@ -93,6 +96,6 @@ def _sliced_to(line: LogLine, sliced: str | None, count: int | None) -> Request 
 
 
 def _note_later(line: LogLine, later: dict[str, list[int]]) -> None:
-    for request in line.requests if line.phase == "prefill" else ():
+    for request in line.requests:
         if request.phase is None and request.type == "cached" and request.request_id and (request.tokens or 0) > 1:
             later[request.request_id].append(request.tokens or 0)

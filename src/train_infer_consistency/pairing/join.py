@@ -18,7 +18,7 @@ from .judge import BLOCK, Judgement
 from .mapping import RankMap
 from .model import Pair, Pairing, Reason, Side, StepVerdict, notes
 from .training import training_units
-from .units import Key, LoggedSide, Unit
+from .units import Kind, LoggedSide, Unit
 from .unlogged import pair_unlogged
 from .weights import counts_as_the_rollout, weights_differ
 
@@ -47,7 +47,7 @@ def pair(
         if join.infer.logged and join.train.logged:
             pairs, more = join.pairs(mapping), list[StepVerdict]()
         else:
-            units = [unit for found in join.training.values() for unit in found]
+            units = [unit for named in join.training.values() for found in named.values() for unit in found]
             pairs, more = pair_unlogged(join.infer, join.train, join.inference, units, mapping)
     problems = [*inference.problems, *training.problems, *map(str, infer.log.problems), *map(str, train.log.problems)]
     pairs.sort(key=lambda found: (found.inference.process, found.inference.step or 0, found.training.process))
@@ -62,52 +62,64 @@ class _Join:
         infer.settle_claims()
         train.settle_claims()
         # Every id of the training side counts, whatever became of its step: a suffix is one all the same.
-        self._known = {
-            request.request_id
-            for line in train.side.log.lines
-            for request in line.requests
-            if request.request_id is not None
-        }
-        self._bases: dict[str, str | None] = {}
+        ids = {request.request_id for line in train.side.log.lines for request in line.requests}
+        self._known = {name for name in ids if name is not None}
         self._first_tokens: dict[str, int] = {}
-        self._by_key: dict[Key, list[Unit]] = defaultdict(list)
-        by_prompt = any(key.kind == "prompt-hash" for key in self.training)
+        by_id: dict[str, list[Unit]] = defaultdict(list)
+        by_prompt: dict[str, list[Unit]] = defaultdict(list)
         for unit in self.inference:
             name, prompt = unit.request.request_id, unit.request.prompt_hash
-            base = None if name is None else self._base(name)
-            if base is not None:
-                self._by_key[Key("request-id", base)].append(unit)
-            if by_prompt and prompt is not None:
-                self._by_key[Key("prompt-hash", prompt)].append(unit)
-
-    def _base(self, name: str) -> str | None:
-        if name not in self._bases:
-            self._bases[name] = base_id(name, self._known)
-        return self._bases[name]
+            if name is not None and (base := base_id(name, self._known)) is not None:
+                by_id[base].append(unit)
+            if prompt is not None and self.training["prompt-hash"]:
+                by_prompt[prompt].append(unit)
+        self._named: dict[Kind, dict[str, list[Unit]]] = {"request-id": by_id, "prompt-hash": by_prompt}
 
     def pairs(self, mapping: RankMap | None) -> list[Pair]:
         """Join what both logs know."""
         pairs: list[Pair] = []
         offset = self._usual_lag()
-        # Ids first: a forward that an id joined is not to be joined by its prompt again.
-        for key, found in sorted(self.training.items(), key=lambda item: item[0].kind == "prompt-hash"):
-            units = self._by_key.get(key, [])
-            units, usable = self._fit(key, units, found, offset) if units else (units, found)
-            if units and usable:
-                pairs += self._made(key, units, usable, mapping)
+        for kind, named in self.training.items():
+            others = self._named[kind]
+            for name, found in named.items():
+                units = others.get(name)
+                if units is None or self._undumped(units, found, offset):
+                    continue
+                units, usable = self._fit(kind, name, units, found, offset)
+                if units and usable:
+                    pairs += self._made(kind, name, units, usable, mapping)
         self._explain_missing()
         return pairs
 
-    def _fit(self, key: Key, units: list[Unit], found: list[Unit], offset: int) -> tuple[list[Unit], list[Unit]]:
+    def _undumped(self, units: list[Unit], found: list[Unit], offset: int) -> bool:
+        """Settle what nearly every request of a long log is: a line on each side that fits, and no dump of it.
+
+        :meth:`_fit` and :meth:`_made` would say the same, but with many more questions.
+        """
+        if not len(units) == len(found) == len(units[0].lines) == len(found[0].lines) == 1:
+            return False
+        (mine,), (theirs,) = units[0].lines, found[0].lines
+        infer, train = self.infer.side, self.train.side
+        line = train.log.lines[theirs]
+        if (
+            self.train.has_folder(theirs)
+            or infer.judged[mine] is not None
+            or train.judged[theirs] is not None
+            or infer.log.lines[mine].origin.run_id != line.origin.run_id
+            or weights_differ(line, found[0].request, offset) is not None
+        ):
+            return False
+        train.judged[theirs], infer.judged[mine] = _NO_DUMP, _NO_DUMP_ACROSS
+        return True
+
+    def _fit(
+        self, kind: Kind, name: str, units: list[Unit], found: list[Unit], offset: int
+    ) -> tuple[list[Unit], list[Unit]]:
         """Take out of one request's units, by the logs alone, those that cannot be used."""
         infer, train = self.infer.side, self.train.side
         for unit in found:
             if (detail := weights_differ(train.first(unit), unit.request, offset)) is not None:
                 train.reject([unit], Reason.WEIGHTS, detail)
-        if len(units) == len(found) == 1 and infer.why(units[0]) is None and train.why(found[0]) is None:
-            run = infer.first(units[0]).origin.run_id
-            if run is None or run == train.first(found[0]).origin.run_id:  # as most requests are
-                return units, found
         units = [unit for unit in units if infer.why(unit) is None]
         found = [unit for unit in found if train.why(unit) is None]
         runs = {train.first(unit).origin.run_id for unit in found}
@@ -123,10 +135,10 @@ class _Join:
         names = {unit.request.request_id for unit in fitting}
         copies = {infer.instance(unit.lines[0]) for unit in fitting}
         detail = None
-        if key.kind == "request-id" and len(names) > 1:
-            detail = f"{' and '.join(sorted(map(str, names)))} both stand for {key.name}"
-        elif key.kind == "request-id" and len(fitting) > 1:
-            detail = f"{max(len(copies), 2)} forwards are logged as {key.name}"
+        if kind == "request-id" and len(names) > 1:
+            detail = f"{' and '.join(sorted(map(str, names)))} both stand for {name}"
+        elif kind == "request-id" and len(fitting) > 1:
+            detail = f"{max(len(copies), 2)} forwards are logged as {name}"
         elif len({infer.first(unit).weight_version for unit in fitting}) > len(copies):
             detail = "the rollout computed this prompt with different weights"
         if detail is not None:
@@ -135,7 +147,7 @@ class _Join:
             return [], []
         return fitting, found
 
-    def _made(self, key: Key, units: list[Unit], found: list[Unit], mapping: RankMap | None) -> list[Pair]:
+    def _made(self, kind: Kind, name: str, units: list[Unit], found: list[Unit], mapping: RankMap | None) -> list[Pair]:
         """The pairs of one request's units, as far as their dumps allow."""
         infer, train = self.infer.side, self.train.side
         sides = [(unit, side) for unit in found if (side := self.train.side_of(unit)) is not None]
@@ -163,8 +175,8 @@ class _Join:
             infer.use(unit)
             others = tuple(own for _, own in sides if own is not chosen[1])
             prompt = unit.request.prompt_hash or found[0].request.prompt_hash
-            name = key.name if key.kind == "request-id" else None
-            pairs.append(Pair(name, prompt, side, chosen[1], others, key.kind, notes(side, chosen[1])))
+            request_id = name if kind == "request-id" else None
+            pairs.append(Pair(request_id, prompt, side, chosen[1], others, kind, notes(side, chosen[1])))
         if pairs:
             for unit, _ in sides:
                 train.use(unit)
@@ -211,22 +223,22 @@ class _Join:
     def _explain_missing(self) -> None:
         """Say of training steps without a partner what became of their request on the inference side."""
         infer, train = self.infer.side, self.train.side
-        missing = {key.name for key, units in self.training.items() if train.why(units[0]) is None}
+        if None not in train.judged:
+            return
         reasons: dict[str, Judgement] = {}
-        for number, line in enumerate(infer.log.lines) if missing else ():
-            judgement = infer.judged[number]
+        for line, judgement in zip(infer.log.lines, infer.judged, strict=True):
             if judgement is None or judgement[0] in (Reason.USED, Reason.DECODE):
                 continue
             for request in line.requests:
-                base = None if request.request_id is None else self._base(request.request_id)
+                base = None if request.request_id is None else base_id(request.request_id, self._known)
                 if base is not None and request.type != "cached":
                     reasons.setdefault(base, judgement)
                     if request.tokens is not None:
                         self._first_tokens.setdefault(base, request.tokens)
-        for key, units in self.training.items():
-            reason = reasons.get(key.name)
+        for name, units in ((name, units) for named in self.training.values() for name, units in named.items()):
+            reason = reasons.get(name)
             if reason is not None:
-                length, tokens = units[0].request.prompt_length, self._first_tokens.get(key.name)
+                length, tokens = units[0].request.prompt_length, self._first_tokens.get(name)
                 if reason[0] is Reason.SEVERAL_REQUESTS and length is not None and tokens is not None:
                     reason = _documented_part(tokens, length, []) or reason
                 train.reject(units, *_across("inference", *reason))
@@ -240,6 +252,10 @@ def _across(side: str, reason: Reason, detail: str) -> Judgement:
     """A judgement on one side that holds for the other: told once, however often it is handed on."""
     text = detail or reason.text
     return reason, text if text.startswith("on the ") else f"on the {side} side: {text}"
+
+
+_NO_DUMP: Judgement = Reason.NO_DUMP, ""
+_NO_DUMP_ACROSS = _across("training", *_NO_DUMP)
 
 
 def _documented_part(tokens: int, length: int | None, later: list[int]) -> Judgement | None:

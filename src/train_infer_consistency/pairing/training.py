@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from .judge import judge_training
 from .model import Reason
-from .units import Key, LoggedSide, Unit
+from .units import Kind, LoggedSide, Unit
 
 Starts = Callable[[int], bool | None]
 
 
-def training_units(side: LoggedSide, starts: Starts) -> dict[Key, list[Unit]]:
+def training_units(side: LoggedSide, starts: Starts) -> dict[Kind, dict[str, list[Unit]]]:
     """Judge every line and put together what is one forward.
 
     Lines of one request in one step are the shards of a model. Megatron's virtual chunks are forwards of their own,
@@ -23,25 +23,29 @@ def training_units(side: LoggedSide, starts: Starts) -> dict[Key, list[Unit]]:
         starts: whether a line's dump has the embedding; None where that cannot be told.
     """
     side.judged = [judge_training(line) for line in side.log.lines]
-    by_key: dict[Key, list[int]] = defaultdict(list)
-    for number, line in enumerate(side.log.lines):
-        if not line.requests or side.judged[number] is not None:
+    by_id: dict[str, list[int]] = defaultdict(list)
+    by_prompt: dict[str, list[int]] = defaultdict(list)
+    for number, (line, judgement) in enumerate(zip(side.log.lines, side.judged, strict=True)):
+        if judgement is not None or not line.requests:
             continue
         request = line.requests[0]
         if request.request_id is not None:
-            by_key[Key("request-id", request.request_id)].append(number)
+            by_id[request.request_id].append(number)
         elif request.prompt_hash is not None:
-            by_key[Key("prompt-hash", request.prompt_hash)].append(number)
-    return {key: _units(side, numbers, starts) for key, numbers in by_key.items()}
+            by_prompt[request.prompt_hash].append(number)
+    return {
+        # Ids first: a forward that an id joined is not to be joined by its prompt again.
+        "request-id": {name: _units(side, numbers, starts) for name, numbers in by_id.items()},
+        "prompt-hash": {name: _units(side, numbers, starts) for name, numbers in by_prompt.items()},
+    }
 
 
 def _units(side: LoggedSide, numbers: list[int], starts: Starts) -> list[Unit]:
     lines = side.log.lines
     if len(numbers) == 1:
-        return [Unit(tuple(numbers), lines[numbers[0]].requests[0])]
+        return [Unit((numbers[0],), lines[numbers[0]].requests[0])]
     units = []
-    models = side.grouped((side.instance(number), number) for number in numbers)
-    for model in models:
+    for model in side.models(numbers):
         taken: dict[tuple[int | None, int | None, object], int] = {}
         chunks = {lines[number].extra.get("virtual_chunk") for number in model}
         steps = sorted({lines[number].step or 0 for number in model})

@@ -11,12 +11,8 @@ from ..dumps.steps import Log, LogLine, Request
 from .judge import Judgement
 from .model import Reason, SideName, StepVerdict, process_name
 
-
-class Key(NamedTuple):
-    """What joins two forwards: a request id, or the hash of a prompt."""
-
-    kind: Literal["request-id", "prompt-hash"]
-    name: str
+#: What joins two forwards: a request's id, or the hash of a prompt.
+Kind = Literal["request-id", "prompt-hash"]
 
 
 class Unit(NamedTuple):
@@ -77,13 +73,12 @@ class LoggedSide:
         names = (origin.run_id or "", origin.host or "", origin.replica or "")
         return (*names, -1 if step is None else step, -1 if rank is None else rank, origin.pid or 0, line.timestamp)
 
-    def grouped(self, keyed: Iterable[tuple[Hashable, int]]) -> list[tuple[int, ...]]:
-        """Lines with equal keys together, each group in an order that does not depend on their files."""
+    def models(self, numbers: Iterable[int]) -> list[list[int]]:
+        """Lines by the model whose processes wrote them, each in an order that does not depend on their files."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for key, number in keyed:
-            groups[key].append(number)
-        # Most groups are one line, for which an order is not worth its price.
-        return [tuple(group) if len(group) == 1 else tuple(sorted(group, key=self.order)) for group in groups.values()]
+        for number in numbers:
+            groups[self.instance(number)].append(number)
+        return [sorted(group, key=self.order) for group in groups.values()]
 
     def instance(self, number: int) -> tuple[Hashable, ...]:
         """What tells one model's processes from another replica's; the host does not, for ranks may lie on several."""
