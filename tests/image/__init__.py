@@ -1,0 +1,1 @@
+"""Tests that build images; run by `make image-test`."""
