@@ -167,12 +167,17 @@ def test_what_one_unknown_word_leaves_open_is_one_line(script: Path, capsys: pyt
 def test_doctors_words_in_a_chinese_line(
     script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = installed.Installed("wrong", "verl", "is so", "mend it")
+    found = installed.Installed("wrong", "verl", "only some of its files are woven", "consistency overlay apply verl")
     monkeypatch.setattr(installed, "look", lambda report: report.installed.append(found))
     assert main(["check", "--lang", "zh", str(script)]) == 1
-    assert "此处已安装的软件包（doctor 的英文原文）：错误：verl：is so; mend it" in capsys.readouterr().out
+    line = "此处已安装的软件包：错误：verl：只有部分文件已织入；consistency overlay apply verl"
+    assert line in capsys.readouterr().out
+    assert main(["check", "--lang", "zh", "--json", str(script)]) == 1
+    (said,) = json.loads(capsys.readouterr().out)["installed"]
+    assert (said["what"], said["mend"]) == ("只有部分文件已织入", "consistency overlay apply verl")
     assert main(["check", "--lang", "en", str(script)]) == 1
-    assert "installed here: error: verl: is so; mend it" in capsys.readouterr().out
+    line = "installed here: error: verl: only some of its files are woven; consistency overlay apply verl"
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..launch.check import Finding, Report, Unchecked
+    from ..launch.installed import Installed
     from ..launch.rule import Mend
 
 #: So many rules that one unknown word leaves open are said in one line.
@@ -130,7 +131,7 @@ def lines(report: Report, language: str) -> list[str]:
         if one.target
     ]
     for one in report.installed:
-        what = f"{one.what}{f'; {one.mend}' if one.mend else ''}"
+        what = ("；" if language == "zh" else "; ").join(filter(None, _installed(one, language)))
         level = say(language, "error" if one.level == "wrong" else one.level)
         found.append(say(language, "installed", level=level, subject=one.subject, what=what))
     found.append(
@@ -156,6 +157,15 @@ def _row(finding: Finding, language: str) -> tuple[str, str, str, str]:
 
 def _text(one: Finding | Unchecked, language: str) -> str:
     return one.zh if language == "zh" else one.en
+
+
+def _installed(one: Installed, language: str) -> tuple[str, str | None]:
+    """What is wrong with an installed package, and what to do."""
+    if language != "zh":
+        return one.what, one.mend
+    from ..launch.installed_words import chinese
+
+    return chinese(one.what), chinese(one.mend) if one.mend else None
 
 
 def _not_checked(one: Unchecked, language: str) -> str:
@@ -200,7 +210,9 @@ def to_json(report: Report, language: str) -> dict[str, Any]:
         ],
         "unread": [{"where": str(origin), "why": said.text(language)} for origin, said in report.unread],
         "installed": [
-            {"level": one.level, "subject": one.subject, "what": one.what, "mend": one.mend} for one in report.installed
+            {"level": one.level, "subject": one.subject, "what": what, "mend": mend}
+            for one in report.installed
+            for what, mend in [_installed(one, language)]
         ],
         "target_only": [said.text(language) for said in report.target],
     }

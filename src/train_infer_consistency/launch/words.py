@@ -71,7 +71,7 @@ WORDS: dict[str, tuple[str, str]] = {
     # The report.
     "installed": (
         "installed here: {level}: {subject}: {what}",
-        "此处已安装的软件包（doctor 的英文原文）：{level}：{subject}：{what}",
+        "此处已安装的软件包：{level}：{subject}：{what}",
     ),
     "error": ("error", "错误"),
     "warning": ("warning", "警告"),
