@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -223,6 +226,43 @@ def test_peek_reads_the_beginning_only(tmp_path: Path) -> None:
     assert [call.module for call in peek(path, 3).calls] == ["m0", "m1", "m2"]
     assert peek(path, 3).complete
     assert not read_rank(path).complete
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from train_infer_consistency.dumps.reader import read_rank
+
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+
+before = peak()
+print(len(read_rank(Path(sys.argv[1])).calls), peak() - before)
+"""
+
+
+def test_a_large_dump_is_never_whole_in_memory(tmp_path: Path) -> None:
+    """A mixture of experts: its records are far less than the text and the dictionaries that a JSON parser makes."""
+    numbers, modules, path = random.Random(1), 42_000, tmp_path / "dump.json"
+
+    def tensor(*shape: int) -> str:
+        return one.replace('"FIGURE"', repr(numbers.random())).replace('"SHAPE"', str([*shape]))
+
+    one = json.dumps(leaf(shape="SHAPE", Max="FIGURE", Norm="FIGURE"), indent=1)
+    with path.open("w") as file:
+        file.write('{"task": "statistics", "level": "L0", "data": {')
+        for number in range(modules):
+            name = f"Module.layers.{number // 600}.experts.{number % 600}.up.Linear.forward.0"
+            file.write(
+                f'{"," * bool(number)}\n "{name}": {{\n  "input_args": [{tensor(3, 2048)}],\n  "input_kwargs": {{}},'
+            )
+            file.write(f'\n  "output": [{tensor(3, 768)}],\n  "parameters": {{"weight": {tensor(768, 2048)}}}\n }}')
+        file.write("}}")
+    assert path.stat().st_size > 28e6
+    command = [sys.executable, "-c", PEAK, str(path)]
+    count, taken = map(int, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert count == modules
+    assert taken < 100e6
 
 
 @pytest.mark.parametrize("window", [16, 100, 1000, 9000])
