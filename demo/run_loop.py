@@ -135,7 +135,8 @@ class LoopDemo(Demo):
             raise EvidenceError(f"{joined} of {asked} requests were paired by their ids", "the tables above say why")
         if self.loop.interrupted:
             self._tell_attempts()
-        print(f"{self.loop.name}: {WORDS.get(status, 'could not finish')}, status {status}; {joined} requests paired")
+        requests = f"{joined} request{'' if joined == 1 else 's'}"
+        print(f"{self.loop.name}: {WORDS.get(status, 'could not finish')}, status {status}; {requests} paired")
         return status
 
     def _tell_attempts(self) -> None:

@@ -60,7 +60,7 @@ def test_a_plan_is_consistent_and_named(scenario: str, ranks: int, ran: Ran, cap
     name = f"{scenario}, stack verl-0.8, run {run_id}, {demo.plan} ({demo.root}/plan.toml)"
     assert {f"plan: {name}", f"plan      {name}"} <= set(said)
     assert said[-2:] == [
-        f"plan {scenario}: consistent, status 0; {demo.asked} requests paired",
+        f"plan {scenario}: consistent, status 0; {demo.asked} request{'s' if demo.asked > 1 else ''} paired",
         f"the report names {demo.plan}, run {run_id}",
     ]
 
