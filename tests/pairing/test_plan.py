@@ -63,7 +63,7 @@ def test_it_is_found_from_the_root_and_from_every_folder_below(inner: str, tmp_p
 def test_the_nearest_one_counts_and_none_far_above(tmp_path: Path) -> None:
     run = paired(tmp_path / "a" / "b" / "c" / "d" / "e" / "dumps")
     plan_into(tmp_path / "far", scenario="slime", run_id="t")
-    shutil.copy(tmp_path / "far" / "plan.toml", tmp_path)
+    shutil.copy(tmp_path / "far" / "plan.toml", tmp_path / "a")
     assert find(run) is None
     shutil.copy(tmp_path / "far" / "plan.toml", tmp_path / "a" / "b")
     found = find(run)
