@@ -22,7 +22,7 @@ from train_infer_consistency.overlay.reading import load_upstreams
 from train_infer_consistency.wheels.archive import source_date_epoch
 from train_infer_consistency.wheels.stacks import Target
 
-from .image_builder import ARCHITECTURES, choose
+from .image_builder import choose
 from .image_context import Order, make_context
 from .image_inputs import inputs_digest, overlay_digest
 from .image_sbom import created
@@ -192,7 +192,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"context: {context}")
     print(f"sbom: {context}.cdx.json", flush=True)
     if builder is not None:
-        tag = f"{title_of(order.stack)}:{arguments['VERSION']}-{ARCHITECTURES[order.machine]}"
+        tag = f"{title_of(order.stack)}:{arguments['VERSION']}-{order.machine}"
         digest = builder.build(context, arguments, tag, order.machine)
         print(f"image: {tag}\ndigest: {digest}")
     return 0
