@@ -1,7 +1,8 @@
-"""Measure Dockerfiles on the points of docs/images.md: ``python build/dockerfile_points.py NAME=PATH...``.
+"""Measure Dockerfiles on the points of docs/images.md: ``python build/dockerfile_points.py NAME=PATH[,SCRIPT]...``.
 
 It prints a Markdown table with a column for each file. dockerfile-parse reads the instructions, hadolint gives the last
-row; the commands inside a RUN are told apart by bash's separators, which is enough to count clones and installations.
+row; the commands inside a RUN are told apart by bash's separators, which is enough to count clones and installations. A
+SCRIPT that a RUN starts is read as if it stood there.
 """
 
 from __future__ import annotations
@@ -75,8 +76,8 @@ TITLES = (
 )
 
 
-def measure(text: str) -> Points:
-    """Count the points in a Dockerfile's text.
+def measure(text: str, scripts: Sequence[str] = ()) -> Points:
+    """Count the points in a Dockerfile's text and in the scripts that it runs.
 
     Raises:
         EvidenceError: hadolint is not installed, or cannot read the text.
@@ -86,6 +87,7 @@ def measure(text: str) -> Points:
         for row in _parser(text).structure
         if row["instruction"] != "COMMENT"
     ]
+    instructions += [("RUN", _joined(script)) for script in scripts]
     values = _defaults(instructions)
     commands = [command for name, value in instructions if name == "RUN" for command in _commands(value, values)]
     settings = [value for name, value in instructions if name in ("ARG", "ENV")]
@@ -107,6 +109,11 @@ def measure(text: str) -> Points:
         indexes=sum(bool(_INDEX.search(line)) for line in [*commands, *settings]),
         findings=_hadolint(text),
     )
+
+
+def _joined(script: str) -> str:
+    """A script without its comments, each command on one line."""
+    return re.sub(r"^\s*#.*\n", "", script, flags=re.MULTILINE).replace("\\\n", " ")
 
 
 def _parser(text: str) -> DockerfileParser:
@@ -181,15 +188,16 @@ def main(words: Sequence[str]) -> int:
     try:
         columns = {}
         for word in words:
-            name, equals, path = word.partition("=")
+            name, equals, paths = word.partition("=")
             if not equals:
-                raise UsageError(f"'{word}' is not NAME=PATH")
+                raise UsageError(f"'{word}' is not NAME=PATH[,SCRIPT]")
             try:
-                columns[name] = measure(Path(path).read_text())
+                text, *scripts = [Path(path).read_text(encoding="utf-8") for path in paths.split(",")]
             except OSError as error:
-                raise EvidenceError(f"{path}: {error.strerror}") from None
+                raise EvidenceError(f"{error.filename}: {error.strerror}") from None
+            columns[name] = measure(text, scripts)
         if not columns:
-            raise UsageError("no Dockerfile named; give NAME=PATH")
+            raise UsageError("no Dockerfile named", "give NAME=PATH[,SCRIPT]")
     except ConsistencyError as error:
         print(f"dockerfile_points: {error}", file=sys.stderr)
         return error.status

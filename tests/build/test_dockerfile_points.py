@@ -51,6 +51,13 @@ def test_each_habit_is_counted_where_it_is(plain: Points, lines: str, change: di
     assert replace(found, findings=0) == replace(plain, **change)
 
 
+def test_a_script_that_is_run_counts_as_if_it_stood_there(plain: Points) -> None:
+    script = "#!/bin/sh\n# pip install nothing\npip install \\\n  --require-hashes -r r.txt || exit 4\n"
+    assert replace(measure("FROM scratch\nRUN sh it.sh\n", [script]), findings=0) == replace(
+        plain, installs=1, hashed=1
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -77,9 +84,13 @@ def test_the_table_has_a_column_for_each_file(plain: Points) -> None:
     assert "| `USER` instructions | 0 | 7 |" in rows
 
 
-@pytest.mark.parametrize(("words", "status", "said"), [([], 2, "NAME=PATH"), (["a=missing-file"], 3, "missing-file")])
+@pytest.mark.parametrize(
+    ("words", "status", "said"), [([], 2, "NAME=PATH"), (["a=docker/Dockerfile,missing-file"], 3, "missing-file")]
+)
 def test_bad_input_is_one_line(words: list[str], status: int, said: str) -> None:
-    done = subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *words], cwd=PROGRAM.parents[1], capture_output=True, text=True, check=False
+    )
     assert done.returncode == status
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
