@@ -6,6 +6,7 @@ looked at; nothing of it can be imported. The upstreams that are edited are the 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -23,22 +24,25 @@ from train_infer_consistency.wheels.registry import cache_dir
 Form = Literal["editable", "site-packages"]
 #: Debian 12: its Python is the 3.11 of the stacks.
 SUITE = "bookworm"
-PACKAGES = ("python3.11", "python3.11-venv")
+#: usr-is-merged stands for usrmerge, which would bring all of Perl.
+PACKAGES = ("python3.11", "python3.11-venv", "usr-is-merged")
 SITE = "usr/local/python3.11/lib/python3.11/site-packages"
-_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/usr/lib/*/gconv/*")
 
 
 def rootfs() -> Path:
     """The Debian packages as a tar, made once and kept in the user's cache."""
-    kept = cache_dir() / "stand-in" / f"{SUITE}-{'-'.join(PACKAGES)}.tar"
+    command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"]
+    command += ["--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr"]
+    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    kept = cache_dir() / "stand-in" / f"{SUITE}-{hashlib.sha256(repr(command).encode()).hexdigest()[:16]}.tar"
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(".part.tar")
-        command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}"]
-        command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-        subprocess.run(
-            [*command, SUITE, str(part), *_mirror()], check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "0"}
-        )
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": "0"}
+        command += [SUITE, str(part), *_mirror()]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
         part.rename(kept)
     return kept
 
