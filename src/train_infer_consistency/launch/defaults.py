@@ -74,6 +74,7 @@ _FULLY_ASYNC: dict[str, Any] = {
 _SLIME: dict[str, Any] = {
     "actor_num_gpus_per_node": 8,
     "actor_num_nodes": 1,
+    "advantage_estimator": "grpo",
     "context_parallel_size": 1,
     "data_pad_size_multiplier": 128,
     "micro_batch_size": 1,
