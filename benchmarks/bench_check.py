@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 REQUIRED = 3.0
-ROUNDS = 25
+ROUNDS = 60
 SCRIPT = """\
 #!/usr/bin/env bash
 set -xeuo pipefail
