@@ -46,6 +46,7 @@ def judged(fact: Fact, version: str, site: Path) -> facts.Compared:
         ("core_v0.12.1", "==0.12.1", "0.12.1rc0", "differs"),
         ("core_r0.16.0", "==0.16.*", "0.16.0rc0", "agrees"),
         ("0.15.1", ">=0.15.1", "0.16", "agrees"),
+        ("0.15.1", ">=0.15.1", "0.16rc1", "agrees"),
         ("0.15.1", ">=0.15.1", "0.15", "differs"),
         ("2.9.0", "", "no version", "not checked"),
     ],
@@ -57,9 +58,9 @@ def test_version_beside_the_stacks(value: str, match: str, installed: str, verdi
 
 
 def test_accepted_version_is_waived_with_its_reason(tmp_path: Path) -> None:
-    fact = Fact("torch_npu", "2.9.0", "s", "torch-npu", also=("==2.9.0.post2", "==2.8.*"), why="the base holds it")
+    fact = Fact("torch_npu", "2.9.0", "s", "torch-npu", also=("==2.9.0.post2", ">=2.8,<2.9"), why="the base holds it")
     assert judged(fact, "2.9.0", tmp_path / "a").verdict == "agrees"
-    for number, version in enumerate(("2.9.0.post2", "2.8.1")):
+    for number, version in enumerate(("2.9.0.post2", "2.8.1", "2.8.1rc1")):
         one = judged(fact, version, tmp_path / str(number))
         assert (one.verdict, one.why) == ("waived", "the base holds it")
         (finding,) = facts_said([one], stack_of(fact))
@@ -108,6 +109,9 @@ def test_commit_of_a_fact(tmp_path: Path) -> None:
     assert commit_of(metadata(tmp_path / "editable", editable)) == COMMIT
     (checkout / ".git/refs/heads/main").write_text("f" * 40 + "\n")
     assert commit_of(metadata(tmp_path / "editable", editable)) == "f" * 40
+    # Installed from the checkout as it was once: where that stands now tells nothing.
+    assert commit_of(metadata(tmp_path / "copied", {**editable, "dir_info": {"editable": False}})) is None
+    assert commit_of(metadata(tmp_path / "copied", {**editable, "dir_info": {}})) is None
 
 
 def test_commit_of_an_older_editable_install(tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ def examine(
         EvidenceError: ``site`` is no folder.
         UsageError: ``without`` names what the stack does not have.
     """
+    every = upstreams
     if stack is not None:
         check_names(stack, without)
         upstreams = {name: upstream for name, upstream in upstreams.items() if name not in without}
@@ -104,7 +105,9 @@ def examine(
         findings += [*more, *_of_python(stack, site)]
     if installed:  # a checkout or plain tree given with --site says nothing about what is installed
         findings += _of_msprobe(installed) if MSPROBE not in without else ()
-        findings += _of_imports(upstreams, found, installed)
+        starting = {name: upstream.imports for name, upstream in upstreams.items() if name in found}
+        starting |= {name: every[name].imports for name in without}  # brought with pip install --no-deps
+        findings += _of_imports(starting, installed)
         findings += _of_own_package(where, woven)
         stacks = list(lock.stacks.values()) if stack is None else [stack]
         waivers = [waiver for item in stacks for waiver in item.waivers]
@@ -181,13 +184,11 @@ def _of_msprobe(installed: Mapping[str, PathDistribution]) -> Iterator[Finding]:
         yield Finding("note", MSPROBE, what, "leave 'precision' out of the dump configuration")
 
 
-def _of_imports(
-    upstreams: Mapping[str, Upstream], found: Mapping[str, Location], installed: Mapping[str, PathDistribution]
-) -> Iterator[Finding]:
+def _of_imports(starting: Mapping[str, Sequence[str]], installed: Mapping[str, PathDistribution]) -> Iterator[Finding]:
     """Name what an upstream imports at its start and is not installed: wheels are installed with ``--no-deps``."""
-    for name, at in found.items():
-        absent = [need for need in upstreams[name].imports if normal_name(need) not in installed]
-        if absent and at.distribution is not None:
+    for name, imports in starting.items():
+        absent = [need for need in imports if normal_name(need) not in installed]
+        if absent:
             what = f"it imports {', '.join(absent)} when it starts, and that is not installed"
             yield Finding("wrong", name, what, f"pip install {' '.join(absent)}")
 

@@ -51,10 +51,8 @@ def compare_facts(stack: Stack, installed: Mapping[str, PathDistribution]) -> li
         installed: the distributions of the environment by their normal names.
 
     Raises:
-        ImportError: ``packaging`` is not installed, without which no version can be compared.
+        ImportError: ``packaging`` is not installed, and a version was to be compared.
     """
-    import packaging  # noqa: F401 - asked before anything is compared
-
     return [_compare(fact, installed) for fact in stack.facts]
 
 
