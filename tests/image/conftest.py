@@ -49,12 +49,11 @@ FROM_GIT = {
 
 @pytest.fixture(scope="session")
 def storage() -> Iterator[Storage]:
-    """An empty storage below dist/, where there is room for a few hundred MB for each image."""
+    """An empty storage in the folder for temporary files (TMPDIR), where it takes up to 2 GB."""
     missing = [f"{program} (Debian package {program})" for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         pytest.exit(f"not installed: {', '.join(missing)}; apt install {' '.join(PROGRAMS)}", returncode=3)
-    (ROOT / "dist").mkdir(exist_ok=True)
-    root = Path(tempfile.mkdtemp(prefix="image-test-", dir=ROOT / "dist"))
+    root = Path(tempfile.mkdtemp(prefix="image-test-"))
     try:
         made = Storage(root)
         made.python()

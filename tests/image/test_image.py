@@ -260,15 +260,16 @@ def test_training_environment_has_nothing_new_but_ours(editable: Image) -> None:
     }
 
 
-def test_nothing_is_left_behind(editable: Image) -> None:
-    new = files_of(editable.container.root) - editable.base_files
-    assert [path for path in new if path.endswith((".pyc", ".whl")) or "cache" in path.lower()] == []
-    tops = {"/".join(path.split("/")[:2]) for path in new}
-    assert tops <= {
+def test_nothing_is_left_behind(storage: Storage, editable: Image) -> None:
+    with started(storage, editable.built.tag) as fresh:
+        files = files_of(fresh.root)
+    new = files - editable.base_files
+    assert [path for path in new if path.endswith((".pyc", ".whl")) or "/.cache/" in path or "/cache/" in path] == []
+    assert {"/".join(path.split("/")[:2]) for path in new} == {
         *("opt/train-infer-consistency", "usr/share", "usr/local", "verl/verl", "verl/.train-infer-consistency"),
         *("vllm_ascend/vllm_ascend", "vllm_ascend/.train-infer-consistency"),
     }
-    assert not editable.base_files - files_of(editable.container.root)
+    assert editable.base_files <= files
 
 
 def test_bill_of_materials(storage: Storage, editable: Image) -> None:
@@ -306,7 +307,7 @@ def test_revert_gives_back_the_pristine_files(storage: Storage, installed: Image
 @pytest.mark.parametrize(
     ("spoil", "status", "words"),
     [
-        ("echo '# mine' >>/verl/verl/workers/rollout/llm_server.py", 1, "verl"),
+        ("echo 'mine = True' >/verl/verl/workers/rollout/llm_server.py", 1, "verl"),
         (f"rm -r /vllm_ascend/vllm_ascend /{SITE}/vllm_ascend-*", 3, "vllm-ascend"),
         (f"sed -i s/2.9.0/2.8.0/ /{SITE}/torch-2.9.0.dist-info/METADATA", 1, "torch"),
         ("rm /usr/local/python3.11/bin/python3", 3, "python3"),
