@@ -347,7 +347,7 @@ def test_base_of_another_stack(ascend: Path) -> None:
 def test_sglang_of_another_stack(release: Callable[..., Path], tmp_path: Path, version: str) -> None:
     unpack("sglang", release("sglang", version), tmp_path)
     for name in load_upstreams()["mindstudio-probe"].imports:
-        write_metadata(tmp_path, name)
+        write_metadata(tmp_path, name, "1.26.0")
     report = of_stack("slime-0.2.2", tmp_path, "mindstudio-probe", "slime")
     wrong = said(report)
     assert ("sglang" in wrong) == (version == "0.5.9")
