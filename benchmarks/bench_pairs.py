@@ -1,5 +1,6 @@
 """Joining the two request logs of a run, one million lines, against pandas (read_json and merge) on the same files.
 
+Both forms are promised: the published procedures' and that of this project's loggers. Every second has 40 forwards.
 Pandas does the least that gives the pairs: it reads both files, keeps lone prefills, strips the suffix and merges. Each
 works in a process of its own, whose peak memory counts; the best of several rounds counts, because noise only adds.
 Seconds are the process's own on the processor: on a free core the same as those on the clock, on a busy one still true.
@@ -15,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
-REQUESTS, DECODES = 100_000, 8
+REQUESTS, DECODES, FORWARDS = 100_000, 8, 40
 SECONDS, MEGABYTES, RATIO = 3.0, 500.0, 3.0
 ROUNDS = 3
 HEAD = {
@@ -37,41 +39,45 @@ HEAD = {
 def write_documented(folder: Path) -> None:
     """Write both logs as the published procedures have them: a prefill, eight decodes, a training line a request."""
     names = [f"{random.getrandbits(128):032x}" for _ in range(REQUESTS)]
-    head = {"source": "dispatch_logger", "timestamp": "2026-11-29T21:49:18", "pid": 17600, "rank": 0}
-    trained = {"source": "update_actor", "timestamp": "2026-11-29T21:49:20", "pid": 17086, "rank": 0}
+    head = {"source": "dispatch_logger", "timestamp": "", "pid": 17600, "rank": 0}
+    trained = {"source": "update_actor", "timestamp": "", "pid": 17086, "rank": 0}
     ids = [f"{name}-{random.getrandbits(32):08x}" for name in names]
     with _log(folder / "generate" / "17600" / "dispatch_log.jsonl") as write:
         step = 0
         for number, name in enumerate(ids):
             new = [{"request_id": name, "type": "new", "tokens": 95}]
+            head["timestamp"] = stamp(step)
             write({**head, "step": step, "phase": "prefill", "total_num_scheduled_tokens": 95, "requests": new})
             cached = [
                 {"request_id": one, "type": "cached", "tokens": 1} for one in ids[max(0, number - 1) : number + 1]
             ]
             for more in range(1, DECODES + 1):
+                head["timestamp"] = stamp(step + more)
                 record = {**head, "step": step + more, "phase": "decode", "total_num_scheduled_tokens": 2}
                 write({**record, "requests": cached})
             step += DECODES + 1
     with _log(folder / "train" / "17086" / "update_actor_log.jsonl") as write:
         for number, name in enumerate(random.sample(names, len(names))):
+            trained["timestamp"] = stamp(number)
             write({**trained, "step": number, "request_ids": [name], "num_requests": 1})
 
 
 def write_ours(folder: Path) -> None:
     """Write both logs as this project's loggers do."""
     names = [f"{random.getrandbits(128):032x}" for _ in range(REQUESTS)]
-    stamp, known = "2026-11-29T21:49:18", {"prompt_length": 95}
+    known = {"prompt_length": 95}
     with _log(folder / "generate" / "17600" / "dispatch_log.jsonl", compact=True) as write:
         for number, name in enumerate(names):
             entry = {"request_id": f"{name}-1a2b3c4d", "type": "new", "tokens": 95, "phase": "prefill"}
             entry = {**entry, "computed_tokens": 0, **known, "prompt_hash": name[:16]}
             end = {"weight_version": 1, "step": number, "dump": f"17600/step{number}/rank0", "skipped": None}
-            line = {**HEAD, "timestamp": stamp, "phase": "prefill", "total_num_scheduled_tokens": 95}
+            time = {"timestamp": stamp(number * (DECODES + 1))}
+            line = {**HEAD, **time, "phase": "prefill", "total_num_scheduled_tokens": 95}
             write({**line, "requests": [entry], **end})
             for computed in range(95, 95 + DECODES):
                 entry = {"request_id": f"{name}-1a2b3c4d", "type": "cached", "tokens": 1, "phase": "decode"}
                 entry = {**entry, "computed_tokens": computed, **known}
-                line = {**HEAD, "timestamp": stamp, "phase": "decode", "total_num_scheduled_tokens": 1}
+                line = {**HEAD, **time, "phase": "decode", "total_num_scheduled_tokens": 1}
                 end = {"weight_version": 1, "step": None, "dump": None, "skipped": "decode"}
                 write({**line, "requests": [entry], **end})
     head = {**HEAD, "source": "update_actor", "pid": 17086, "engine": "verl-fsdp", "parallel": {"world_size": 8}}
@@ -79,9 +85,15 @@ def write_ours(folder: Path) -> None:
         for number, name in enumerate(random.sample(names, len(names))):
             sample = {"request_id": name, **known, "response_length": 0, "prompt_hash": name[:16]}
             sample["rollout_weight_versions"] = [0, 0]
-            line = {**head, "timestamp": stamp, "request_ids": [name], "num_requests": 1, "requests": [sample]}
+            line = {**head, "timestamp": stamp(number), "request_ids": [name], "num_requests": 1, "requests": [sample]}
             end = {"weight_version": 0, "phase": "log_prob", "step": number, "dump": f"step{number}/rank0"}
             write({**line, **end, "skipped": None})
+
+
+def stamp(forward: int) -> str:
+    """When a forward was logged, to the second as the loggers write it."""
+    start = datetime(2026, 11, 29, 21, 49, 18)  # noqa: DTZ001 - the logs have the local time
+    return (start + timedelta(seconds=forward // FORWARDS)).isoformat()
 
 
 class _log:  # noqa: N801 - used as a function
