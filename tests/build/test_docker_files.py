@@ -21,7 +21,7 @@ from train_infer_consistency.wheels.registry import MACHINES
 from ..conftest import ROOT
 
 DOCKER = ROOT / "docker"
-DOCKERFILES = [DOCKER / "Dockerfile"]
+DOCKERFILES = [DOCKER / "Dockerfile", *sorted((ROOT / "tests" / "image").glob("*.Dockerfile"))]
 PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 HADOLINT = Path(sysconfig.get_path("scripts"), "hadolint")
 
