@@ -21,8 +21,9 @@ install() {
   shift
   python3 -m pip --isolated "$@" install --quiet --no-deps --no-index --require-hashes --no-compile --no-cache-dir \
     --disable-pip-version-check --no-input --root-user-action=ignore --no-warn-script-location \
-    --requirement "$requirements" ||
-    stop 4 "pip could not install the wheels into the base (its words are above); is there room, may its user write?"
+    --requirement "$requirements" >"$work/pip" 2>&1 && return
+  cat "$work/pip"
+  stop 4 "the wheels were not installed: $(grep -m 1 ERROR: "$work/pip" || tail -n 1 "$work/pip")"
 }
 
 consistency() {

@@ -93,6 +93,8 @@ class Tree:
         origin = {"dir_info": {"editable": True}, "url": f"file://{place}"}
         (self.site / info / "direct_url.json").write_text(json.dumps(origin))
         (self.site / f"__editable__.{name}.pth").write_text(f"{place}\n")
+        files = [f"{info}/METADATA", f"{info}/direct_url.json", f"__editable__.{name}.pth", f"{info}/RECORD"]
+        (self.site / info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
         (checkout / "pyproject.toml").touch()
 
     def named(self, versions: Mapping[str, str], commit: str = "", project: str = "") -> None:
