@@ -26,7 +26,7 @@ TRAPS = load_traps()
 MUTANTS = [mutant for trap in TRAPS for mutant in trap.mutants]
 #: What a copy of the checkout has: more than the package, because tests of other rooms import it.
 COPIED = ("src", "tests", "overlays", "docs", "benchmarks", "demo", "requirements")
-LEFT_OUT = ("__pycache__", "data", "engines")
+LEFT_OUT = ("__pycache__", "engines")
 #: What happened in the copy of a name: a mutant's id, or the unchanged "base".
 Outcome = Callable[[str], dict[str, Any]]
 
