@@ -238,6 +238,16 @@ def test_waiver_that_does_not_cover_it(known: Known, site: Path, have: str, othe
     assert finding.level == "wrong"
 
 
+@pytest.mark.parametrize(("third", "level"), [("torch>=2.9", "waived"), ("torch==2.11.0", "wrong")])
+def test_waiver_where_the_package_is_not_installed(known: Known, site: Path, third: str, level: str) -> None:
+    """It is the winner that the others are held against."""
+    requiring(site, "skel-engine", "1.0", "torch==2.9.0")
+    requiring(site, "vllm", "0.18.0", "torch==2.10.0")
+    requiring(site, "torch-npu", "2.9.0", third)
+    (finding,) = found(examine(known[0], waived(known[1], TORCH), site), "torch")
+    assert (finding.level, "installed is none" in finding.what) == (level, True)
+
+
 def test_requirement_that_is_not_met(known: Known, site: Path) -> None:
     requiring(site, "skel-engine", "1.0", "numpy<2.0.0", "absent-one>=1")
     requiring(site, "numpy", "2.4.6")

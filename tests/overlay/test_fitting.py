@@ -210,7 +210,7 @@ def test_without_packaging_nothing_was_compared(known: Known, site: Path, monkey
 
 def test_python_of_the_stack(known: Known, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(site))
-    for version, warned in (("3.11.7", False), ("3.12.1", True), ("3.1.1", True)):
+    for version, warned in (("3.11.7", False), ("3.12.1", True), ("3.1.1", True), ("3.110.0", True)):
         monkeypatch.setattr("platform.python_version", lambda version=version: version)
         warnings = [f for f in examine(*known, None, STACK).findings if f.subject == "Python"]
         assert [finding.level for finding in warnings] == ["warning"] * warned
