@@ -30,7 +30,7 @@ from train_infer_consistency.wheels.registry import fetch_artifact
 from train_infer_consistency.wheels.releases import PYTHONS, ask_registry
 
 MACHINE = "x86_64"
-_TAG = re.compile(r"^([0-9a-f]{40})\trefs/tags/v(\d+(?:\.\d+)+)(\^\{\})?$", re.MULTILINE)
+_TAG = re.compile(r"^([0-9a-f]{40})\trefs/tags/v(\d+(?:\.\d+)+)(?:\^\{\})?$", re.MULTILINE)
 _VERDICTS = ("clean", "moved", "ambiguous", "gone")
 
 
@@ -113,11 +113,8 @@ def newest_tag(url: str) -> tuple[str, str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     except subprocess.TimeoutExpired:
         raise EvidenceError(f"{url} gives no answer", "run it again") from None
-    tags: dict[tuple[int, ...], str] = {}
-    for commit, version, peeled in _TAG.findall(done.stdout):
-        key = tuple(int(part) for part in version.split("."))
-        if peeled or key not in tags:  # an annotated tag is listed twice: itself, and the commit it stands for
-            tags[key] = commit
+    # An annotated tag is listed twice: itself, and behind it the commit that it stands for.
+    tags = {tuple(map(int, version.split("."))): commit for commit, version in _TAG.findall(done.stdout)}
     if not tags:
         raise EvidenceError(f"{url} has no version tag that git can list", "run it where git reaches that host")
     newest = max(tags)

@@ -78,6 +78,25 @@ def test_file_that_came_or_went_and_another_source_are_refused(checkout: Path) -
     ]
 
 
+def test_file_that_is_edited_as_well_is_refused(checkout: Path) -> None:
+    path, file = next(iter(LOCK.pin("vllm", "0.18.0").files.items()))
+    table = f'[upstream.vllm."0.18.0".file."{path}"]\nafter = "{file.after}"\n'
+    (checkout / "VERSIONS.lock").write_text(changed(table, ""))
+    git(checkout, "commit", "--quiet", "--all", "--message", "without it")
+    git(checkout, "tag", "--force", "v0.0.9")
+    problems = [f"vllm 0.18.0: {path} is woven to other bytes than in v0.0.9"]
+    assert script.revision_problems(checkout, TEXT) == (problems, 1)
+
+
+def test_another_wheels_version_is_refused_and_a_pin_may_go(checkout: Path) -> None:
+    version = LOCK.pin("slime", "0.2.4").wheel_version
+    assert script.revision_problems(checkout, changed(f'"{version}"', '"9"'))[0] == [
+        "slime 0.2.4: another wheel-version than in v0.0.9"
+    ]
+    gone = TEXT[: TEXT.index('\n[upstream.slime."0.2.4"')] + TEXT[TEXT.index("\n[upstream.verl") :]
+    assert script.revision_problems(checkout, gone) == ([], 1)
+
+
 def test_new_pin_reason_or_stack_needs_no_new_revision(checkout: Path) -> None:
     head = '[upstream.verl."0.8.0"'
     text = TEXT + TEXT[TEXT.index(head) :].partition("\n[upstream.vllm")[0].replace(head, '[upstream.verl."0.8.1"')
