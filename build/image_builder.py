@@ -36,22 +36,23 @@ class Builder(Protocol):
 
 
 def choose(name: str | None) -> Builder:
-    """The builder of that name; without one docker, or else buildah, whichever is installed.
+    """The builder of that name; without one Docker, or else buildah, whichever is installed.
 
     Raises:
         UsageError: there is no such builder.
         EvidenceError: it is not installed.
     """
-    programs = {"docker": ("docker",), "buildah": ("buildah", "skopeo")}
-    if name is None:
-        name = next((name for name in programs if shutil.which(name)), "buildah")
-    if name not in programs:
-        raise UsageError(f"BUILDER={name} is unknown", f"use one of {', '.join(programs)}")
-    missing = [program for program in programs[name] if shutil.which(program) is None]
+    if name not in (None, "docker", "buildah"):
+        raise UsageError(f"BUILDER={name} is unknown", "use one of docker, buildah")
+    buildx = shutil.which("docker") is not None and _ask("docker", "buildx", "version").returncode == 0
+    if buildx and name != "buildah":
+        return Docker()
+    if name == "docker":
+        raise EvidenceError("Docker with buildx is not installed", "install it, or use BUILDER=buildah")
+    missing = [program for program in ("buildah", "skopeo") if shutil.which(program) is None]
     if missing:
-        mend = f"apt install {' '.join(missing)}" if name == "buildah" else "install Docker, or use BUILDER=buildah"
-        raise EvidenceError(f"{' and '.join(missing)} is not installed", mend)
-    return Buildah() if name == "buildah" else Docker()
+        raise EvidenceError(f"{' and '.join(missing)} is not installed", f"apt install {' '.join(missing)}")
+    return Buildah()
 
 
 class Buildah:
@@ -169,4 +170,6 @@ def _told(*command: str) -> str:
 def _plain(text: str) -> str:
     """The last line of what a program said, without addresses, which may hold a password."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return re.sub(r"\w+://\S+", "…", lines[-1] if lines else "no reason given").strip()[:200]
+    if lines and (message := re.search(r'msg="(.*)"$', lines[-1])):
+        lines.append(message[1].replace('\\"', "'"))
+    return re.sub(r"\w*://[^\s'\"]+", "…", lines[-1] if lines else "no reason given").strip()[:200]

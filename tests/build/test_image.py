@@ -74,7 +74,16 @@ def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_context_has_all_and_no_more(context: Path) -> None:
     names = {path.name for path in context.iterdir()}
     assert names == {
-        *("Dockerfile", "by-wheel", "consistency", "in-place", "install.sh", "python-version", "sbom.cdx.json", "wheels")
+        *(
+            "Dockerfile",
+            "by-wheel",
+            "consistency",
+            "in-place",
+            "install.sh",
+            "python-version",
+            "sbom.cdx.json",
+            "wheels",
+        )
     }
     assert (context / "in-place").read_text().split() == ["verl", "vllm-ascend"]
     machine = context.name.rpartition("-a3-")[2]
