@@ -147,6 +147,31 @@ def test_nothing_runs_behind_exec() -> None:
     assert [[field.text for field in one.argv] for one in script.commands] == [["run", "a"]]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=aaaaaaaaaa\n" + "A=$A$A$A$A\n" * 40 + "run $A\n",
+        "A=(a a)\n" + 'A=("${A[@]}" "${A[@]}")\n' * 40 + 'run "${A[@]}"\n',
+        "A=" + "a" * 100_000 + "\nrun " + '"$A$A$A"\n',
+    ],
+)
+def test_what_grows_without_end_is_unknown(text: str) -> None:
+    fields = read_script(text, "run.sh").commands[-1].argv[1:]
+    assert all(unknown_in(field.text) for field in fields)
+    assert sum(len(field.text) for field in fields) < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["[[ a =~ ", "A[0]=1 ", "a <<b\nb\n"])
+def test_a_long_script_is_read_to_its_end(text: str) -> None:
+    assert read_script(text * 2000 + "\nif\n", "run.sh").unread
+
+
+@pytest.mark.parametrize("text", ["((", "$((", "$(", "if a; then "])
+def test_what_is_nested_too_deeply_is_met_at_once(text: str) -> None:
+    with pytest.raises(RecursionError):
+        read_script(text * 5000, "run.sh")
+
+
 def commands(text: str) -> dict[str, list[str]]:
     script = read_script(text, "run.sh")
     return {one.argv[0].text: [plain(field.text) for field in one.argv[1:]] for one in script.commands}

@@ -81,7 +81,7 @@ def refuses(text: str) -> bool:
     """Whether ``bash -n`` refuses a script. In ``[[ … ]]`` it says so and still ends with 0."""
     assert BASH is not None
     done = subprocess.run([BASH, "-n", "/dev/stdin"], input=text.encode(), capture_output=True, timeout=60, check=False)
-    said = [line for line in done.stderr.decode().splitlines() if "warning:" not in line]
+    said = [line for line in done.stderr.decode(errors="replace").splitlines() if "warning:" not in line]
     return done.returncode != 0 or bool(said)
 
 

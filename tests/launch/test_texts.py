@@ -44,7 +44,7 @@ def test_what_is_no_text(tmp_path: Path) -> None:
     assert why(tmp_path / "loop").startswith("cannot be read: ")
     assert why(tmp_path / "gone") == "cannot be read: No such file or directory"
     assert why(tmp_path / "nul") == why(tmp_path / "bytes") == "is no UTF-8 text"
-    assert why(tmp_path / "large") == "is larger than 4 MB, which no script or configuration is"
+    assert why(tmp_path / "large") == "is larger than 1 MB, which no script or configuration is"
     assert isinstance(read_text("a\0b"), Said)
 
 

@@ -276,7 +276,7 @@ class _Reader(Scope):
     def _command(self, words: list[Token], assignments: list[Token]) -> None:
         argv = [field for word in words for field in self.variables.fields(word)]
         own: dict[str, Field] = {}
-        before = dict(self.variables.values)
+        before = dict(self.variables.values) if assignments else {}
         for token in assignments:  # A=1 command: for the command alone, and behind its words' expansion
             name = self._assignment(token)
             value = self.variables.values[name]
@@ -284,12 +284,11 @@ class _Reader(Scope):
                 own[name] = value
         if argv:
             self._run(argv, words, own)
-        if assignments:
-            for name in own:
-                if name in before:
-                    self.variables.values[name] = before[name]
-                else:
-                    self.variables.values.pop(name, None)
+        for name in own:
+            if name in before:
+                self.variables.values[name] = before[name]
+            else:
+                self.variables.values.pop(name, None)
 
     def _run(self, argv: list[Field], words: list[Token], own: dict[str, Field]) -> None:
         self.last = name = argv[0].text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .run import Origin
-from .shell_values import Field, Variables
+from .shell_values import LONGEST, MOST, Field, Variables
 from .unknown import mark, unknown_in
 
 TYPE_CHECKING = False
@@ -64,6 +64,9 @@ class Scope:
 
     def assign(self, name: str, value: Field | list[Field]) -> None:
         """Set a variable, for as long as the branch lasts."""
+        fields = as_list(value)
+        if len(fields) > MOST or any(len(field.text) > LONGEST for field in fields):
+            value = Field(mark(f"${name}"), fields[0].origin)
         if self.frames:
             self.frames[-1].before.setdefault(name, self.variables.values.get(name))
         self.variables.values[name] = value

@@ -63,7 +63,7 @@ class _Grammar:
         if self.at < len(self.found):
             token = self.found[self.at]
             return UnexpectedError(_shown(token), token.line)
-        opener = opener or self.found[-1]
+        opener = opener or next((token for token in reversed(self.found) if token.text != "\n"), self.found[-1])
         return ShellError(_shown(opener), opener.line)
 
     def _take(self, *signs: str, opener: Token | None = None) -> Token:

@@ -170,10 +170,10 @@ class Lexer(Pieces):
     def _bodies(self) -> None:
         waiting, self.waiting = self.waiting, []
         for found, token in waiting:
-            behind = found[found.index(token) + 1 :]
-            if not behind or behind[0].kind != "word":
+            at = next(number for number in range(len(found) - 1, -1, -1) if found[number] is token)
+            target = found[at + 1] if at + 1 < len(found) else token
+            if target.kind != "word":
                 raise ShellError("<<", token.line)
-            target = behind[0]
             end = "".join(part.text for part in target.parts)
             token.raw_body = any(part.quoted for part in target.parts)
             token.body = self._body(end, token)

@@ -18,6 +18,8 @@ from .shell_tokens import (
 )
 from .unknown import mark
 
+_LONGEST = 4096  # an arithmetic expression's signs: what is longer is none
+_DEEPEST = 50
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "e": "\x1b"}
 
 
@@ -142,7 +144,8 @@ class Pieces:
     def _arithmetic(self, start: int) -> str | None:
         """What stands between ``((`` and ``))``; None where it is no arithmetic but a subshell in a subshell."""
         text, at, depth = self.text, start, 0
-        while at < len(text):
+        last = min(len(text), start + _LONGEST)
+        while at < last:
             sign = text[at]
             if sign in "\"'`\\":
                 end = at + 1 if sign == "\\" else text.find(sign, at + 1)
@@ -157,6 +160,8 @@ class Pieces:
                 self.at = at + 2
                 return text[start:at]
             depth += (sign == "(") - (sign == ")")
+            if depth > _DEEPEST:
+                return None
             at += 1
         return None
 

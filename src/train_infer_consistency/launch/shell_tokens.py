@@ -8,6 +8,7 @@ NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 DIGITS = frozenset("0123456789")
 #: Words behind which a command begins, so that "((" is arithmetic there.
 BEFORE_COMMANDS = frozenset(("if", "then", "elif", "else", "while", "until", "do", "for", "!", "{", "time"))
+_REACH = 100  # so many tokens back a place in a command is looked at
 REDIRECTS = frozenset(("&>>", "<<<", "<<-", "&>", ">>", ">&", "<&", "<<", "<>", ">|", "<", ">"))
 
 
@@ -84,7 +85,7 @@ def behind_match(into: list[Token]) -> bool:
 
 def in_test(into: list[Token]) -> bool:
     """Whether ``[[`` is open."""
-    for token in reversed(into):
+    for token in into[: -_REACH - 1 : -1]:
         if bare(token) in ("[[", "]]"):
             return bare(token) == "[["
         if token.text == ";":
@@ -114,7 +115,7 @@ def assigns_element(item: Token) -> bool:
 
 def behind_assignments(into: list[Token]) -> bool:
     """Whether an assignment may come next: a command begins here, and has nothing but assignments so far."""
-    for token in reversed(into):
+    for token in into[: -_REACH - 1 : -1]:
         if not assigns(token):
             return token.kind == "op" or bare(token) in BEFORE_COMMANDS
     return True

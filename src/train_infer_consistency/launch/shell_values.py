@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from .shell_tokens import Part
 
-_ASSIGNS = ("=", "+=")
+#: More no program is given as one argument (Linux); a text that grows beyond it is unknown.
+LONGEST = 128 << 10
+MOST = 10_000  # elements of an array
 
 
 class Field:
@@ -61,7 +63,12 @@ class Variables:
 
     def one(self, word: Token) -> str:
         """What a word becomes where it is not split: in an assignment, a here-document, behind ``:-``."""
-        return "".join(self._whole(part, number == 0) for number, part in enumerate(word.parts))
+        text = ""
+        for number, part in enumerate(word.parts):
+            text += self._whole(part, number == 0)
+            if len(text) > LONGEST:
+                return mark("…")
+        return text
 
     def _whole(self, part: Part, first: bool) -> str:
         if part.kind == LITERAL:
@@ -182,6 +189,8 @@ class _Fields:
         self.source: Origin | None = None
 
     def add(self, part: Part, first: bool) -> None:
+        if self.text is not None and len(self.text) > LONGEST:
+            self.text = mark("…")
         if part.kind == LITERAL:
             text = home(part.text) if first and not part.quoted else part.text
             self.text = (self.text or "") + text

@@ -8,7 +8,7 @@ import stat
 from .words import Said
 
 #: More than any script or configuration has; a larger file was named by mistake.
-_LARGEST = 4 << 20
+_LARGEST = 1 << 20
 
 
 def read_text(path: str) -> str | Said:
