@@ -15,15 +15,21 @@ stop() {
   exit "$1"
 }
 
-# The base's own pip settings and caches are left out of it, and every file is known by its digest.
+# The base's own pip settings and caches are left out of it, and every file is known by its digest. What is said is kept in
+# a variable: on a full disk no file would have it.
 install() {
   requirements=$1
   shift
-  python3 -m pip --isolated "$@" install --quiet --no-deps --no-index --require-hashes --no-compile --no-cache-dir \
-    --disable-pip-version-check --no-input --root-user-action=ignore --no-warn-script-location \
-    --requirement "$requirements" >"$work/pip" 2>&1 && return
-  cat "$work/pip"
-  stop 4 "the wheels were not installed: $(grep -m 1 ERROR: "$work/pip" || tail -n 1 "$work/pip")"
+  said=$(python3 -m pip --isolated "$@" install --quiet --no-deps --no-index --require-hashes --no-compile \
+    --no-cache-dir --disable-pip-version-check --no-input --root-user-action=ignore --no-warn-script-location \
+    --requirement "$requirements" 2>&1) && return
+  echo "$said"
+  stop 4 "the wheels were not installed: $(first ERROR)"
+}
+
+# The first line of what was said that begins with one of these words, else the last.
+first() {
+  echo "$said" | grep -m 1 -E "^($1):" || echo "$said" | tail -n 1
 }
 
 consistency() {
@@ -33,9 +39,9 @@ consistency() {
 # Looks at the environment as it is now; what is wrong is printed, and the first of it is the reason of the stop.
 doctor() {
   status=0
-  consistency doctor --stack "$STACK" "$@" >"$work/found" 2>&1 || status=$?
-  cat "$work/found"
-  test "$status" -eq 0 || stop "$status" "$(grep -m 1 -E '^(wrong|missing|consistency):' "$work/found" || tail -n 1 "$work/found")"
+  said=$(consistency doctor --stack "$STACK" "$@" 2>&1) || status=$?
+  echo "$said"
+  test "$status" -eq 0 || stop "$status" "$(first 'wrong|missing|consistency')"
 }
 
 command -v python3 >/dev/null || stop 3 "the base has no python3 on its PATH; give the stack's base"
