@@ -244,3 +244,31 @@ def test_another_trainer_is_named(tmp_path: Path, name: str) -> None:
     assert said(run) == [
         f"{name} is neither main_ppo nor fully_async_main: its step has no prompt-only pass, and no rule was tried"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("bash <<EOF\npython3 -m verl.trainer.main_ppo a=1\nEOF\n", "bash"),
+        ("ssh host <<'EOF'\npython3 train.py --lr 1\nEOF\n", "ssh"),
+        ("ssh host 'cd /x && python3 -m verl.trainer.main_ppo a=1'\n", "ssh"),
+        ("docker exec c /bin/bash -lc 'python3 train_async.py --lr 1'\n", "docker"),
+    ],
+)
+def test_a_run_inside_another_command_is_named(tmp_path: Path, text: str, program: str) -> None:
+    why = f"starts a run inside {program}, where it is not read: give the command that it starts there"
+    assert said(run_of(tmp_path, text))[0] == why
+    assert said(run_of(tmp_path, f"python3 -m verl.trainer.main_ppo a=1\n{text}")) == [why]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo 'then python3 -m verl.trainer.main_ppo a=1'\n",
+        "pkill -f 'python3 train.py'\n",
+        "cat > a.sh <<EOF\npython3 train.py --lr 1\nEOF\n",
+        "ssh host 'python3 -m ray start'\n",
+    ],
+)
+def test_a_run_that_is_only_mentioned_is_none(tmp_path: Path, text: str) -> None:
+    assert said(run_of(tmp_path, f"{text}python3 -m verl.trainer.main_ppo a=1\n")) == []

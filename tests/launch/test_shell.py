@@ -86,6 +86,7 @@ SCRIPTS = st.tuples(st.lists(WORDS, max_size=3), st.lists(WORDS, max_size=2), WO
 @example('A=\'a b\'; probe $A "$A" x$A"$A"y\n')
 @example('X=${UNSET:-"a b"}\nprobe $X "${UNSET:-$X}"\n')
 @example("A=1 B=2; A=3 probe $A; probe $A\n")
+@example("A='a\u00a0b\tc'; probe $A x\u00a0y\n")
 @example("probe <<'EOF' a\n$(x) ' \" `\nEOF\nprobe b\n")
 @example("probe a 2>&1; probe c 2>/dev/null | cat\n")
 @example("probe $((2**3**2)) $((7/-2)) $((-7%3)) $(( (1+2)*3 ))\n")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .shell_values import Field
 
 _SCRIPTS = ("train.py", "train_async.py")
+_TRAINERS = ("main_ppo", "fully_async_main", *_SCRIPTS)
+#: What runs a script that it is given as a text: here, on another host, or in a container.
+_SHELLS = ("bash", "sh", "zsh", "ssh", "pdsh", "docker", "podman", "kubectl", "srun", "mpirun", "tmux", "screen")
 #: Python's own options that take a value.
 _PYTHON_VALUES = ("-W", "-X", "-c", "--check-hash-based-pycs")
 _HYDRA_VALUES = (
@@ -108,10 +111,21 @@ def _module(name: str) -> str:
 def other_trainer(command: Command) -> Field | None:
     """The program of a command that starts another of verl's trainers, such as main_ppo_sync; else None."""
     for field in command.argv:
+        if " " in field.text:
+            continue
         name = field.text.removesuffix(".py").replace("/", ".").rpartition(".")[2]
         if name.startswith("main_ppo") and not _module(field.text.removesuffix(".py").replace("/", ".")):
             return field
     return None
+
+
+def hides_run(command: Command) -> str:
+    """The program that is given a script as a text, in which it starts a run: ``ssh host "python3 …"``; else ""."""
+    names = [field.text.rpartition("/")[2] for field in command.argv]
+    program = next((name for name in names if name in _SHELLS), "")
+    texts = [command.fed, *(field.text for field in command.argv if " " in field.text)]
+    starts = any("python" in text and any(trainer in text for trainer in _TRAINERS) for text in texts)
+    return program if starts else ""
 
 
 def _wrapper(run: Run, argv: list[Field], load: Callable[[str], tuple[str, str] | None]) -> None:

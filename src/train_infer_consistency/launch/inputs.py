@@ -5,7 +5,16 @@ from __future__ import annotations
 import os
 
 from . import stacks
-from .entries import other_trainer, parse_yaml, read_flags, read_overrides, read_ray_variables, read_variables, run_of
+from .entries import (
+    hides_run,
+    other_trainer,
+    parse_yaml,
+    read_flags,
+    read_overrides,
+    read_ray_variables,
+    read_variables,
+    run_of,
+)
 from .run import (
     SCENARIOS,
     SLIME,
@@ -152,7 +161,14 @@ class Reader:
         if script.assumed:
             self.loose.target_only.append(Said("assumed", what=" ".join(sorted(script.assumed))))
         self.loose.target_only += [Said("target-file", path=path) for path in script.elsewhere]
-        found = [run for run in (run_of(command, self.load) for command in script.commands) if run is not None]
+        found: list[Run] = []
+        for command in script.commands:
+            run = run_of(command, self.load)
+            program = "" if run else hides_run(command)
+            if run is not None:
+                found.append(run)
+            elif program:
+                self.loose.unread.append((command.origin, Said("hidden", name=program)))
         self.others += map(other_trainer, script.commands)
         if not found and len(script.commands) == 1:
             run = self._arguments(script.commands[0].argv)

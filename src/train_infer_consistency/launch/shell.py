@@ -35,13 +35,19 @@ _PREFIXES = frozenset(("!", "time", "coproc", "{", "}", "exec", "builtin"))
 
 
 class Command:
-    """A command: its arguments, what it inherits (``exported``), and what only the shell has (``shell``)."""
+    """A command: its arguments, what it inherits (``exported``), and what only the shell has (``shell``).
 
-    __slots__ = ("argv", "exported", "origin", "shell")
+    ``fed`` is the text of a here-document that it reads.
+    """
 
-    def __init__(self, argv: list[Field], exported: dict[str, Field], shell: dict[str, Field], origin: Origin) -> None:
+    __slots__ = ("argv", "exported", "fed", "origin", "shell")
+
+    def __init__(
+        self, argv: list[Field], exported: dict[str, Field], shell: dict[str, Field], origin: Origin, fed: str = ""
+    ) -> None:
         self.argv = argv
         self.exported = exported
+        self.fed = fed
         self.shell = shell
         self.origin = origin
 
@@ -89,6 +95,7 @@ class _Reader(Scope):
         self.piped = False
         self.last = ""
         self.depth = 0
+        self.fed = ""
         self.cast: set[str] = set()  # variables that change what they are given: declare -i, -l, -u
         self.ended = False
         self.replaced = False  # the shell is, by exec
@@ -238,13 +245,13 @@ class _Reader(Scope):
                     target = after
             else:
                 words.append(token)
+        self.fed = "" if body is None else self.variables.document(body)
         if body is not None:
             first = [bare(word) for word in words]
             if target is None and first[:1] == ["tee"] and len(words) > 1:
                 target = words[-1]
             if target is not None and first[:1] in (["cat"], ["tee"]):
-                text = Field(self.variables.document(body), self.at(body))
-                self.script.written[self.variables.one(target)] = text
+                self.script.written[self.variables.one(target)] = Field(self.fed, self.at(body))
         return words
 
     def _assignment(self, token: Token) -> str:
@@ -318,7 +325,7 @@ class _Reader(Scope):
         for name, value in self.variables.values.items():
             if isinstance(value, Field):
                 (exported if name in self.variables.exported or name in own else shell)[name] = value
-        self.script.commands.append(Command(argv, exported, shell, origin))
+        self.script.commands.append(Command(argv, exported, shell, origin, self.fed))
 
     def _declare(self, name: str, words: list[Token]) -> None:
         exports, casts = name == "export", False

@@ -75,7 +75,9 @@ def bare(token: Token) -> str:
 
 def begins_command(into: list[Token]) -> bool:
     """Whether a command may begin behind these tokens."""
-    return not into or into[-1].kind == "op" or bare(into[-1]) in BEFORE_COMMANDS
+    if not into or into[-1].kind == "op":
+        return not into or into[-1].text not in REDIRECTS
+    return bare(into[-1]) in BEFORE_COMMANDS
 
 
 def behind_match(into: list[Token]) -> bool:

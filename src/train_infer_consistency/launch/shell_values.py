@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: More no program is given as one argument (Linux); a text that grows beyond it is unknown.
 LONGEST = 128 << 10
+_BLANKS = (" ", "\t", "\n")  # and no other sign that Unicode calls blank
 MOST = 10_000  # elements of an array
 
 
@@ -223,16 +224,16 @@ class _Fields:
 
     def _split(self, text: str, origin: Origin | None) -> None:
         separators = self.variables.text("IFS")
-        if separators is not None and any(sign.isspace() or sign in separators for sign in text):
+        if separators is not None and any(sign in _BLANKS or sign in separators for sign in text):
             text = mark(text)  # it is split in another way, which nobody relies on
-        if text[:1].isspace():
+        if text[:1] in _BLANKS:
             self.close()
-        for number, piece in enumerate(text.split()):
+        for number, piece in enumerate(filter(None, text.replace("\t", " ").replace("\n", " ").split(" "))):
             if number:
                 self.close()
             self.text = (self.text or "") + piece
             self.source = self.source or origin
-        if text[-1:].isspace():
+        if text[-1:] in _BLANKS:
             self.close()
 
     def close(self) -> None:

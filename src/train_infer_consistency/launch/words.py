@@ -26,6 +26,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "holds no command that starts verl's main_ppo or fully_async_main, or slime's train.py",
         "其中没有启动 verl 的 main_ppo 或 fully_async_main、或 slime 的 train.py 的命令",
     ),
+    "hidden": (
+        "starts a run inside {name}, where it is not read: give the command that it starts there",
+        "在 {name} 内启动运行，未读取：请直接给出其中的命令",
+    ),
     "other-trainer": (
         "{name} is neither main_ppo nor fully_async_main: its step has no prompt-only pass, and no rule was tried",
         "{name} 不是 main_ppo 或 fully_async_main：它的训练步骤没有仅含 prompt 的前向，没有检查任何规则",
