@@ -57,7 +57,9 @@ class Arguments(Namespace):
         return None
 
 
-def make_args(model: Path, tensor_parallel: int = 1, data_parallel: int = 1, **changes: Any) -> Arguments:
+def make_args(
+    model: Path, tensor_parallel: int = 1, data_parallel: int = 1, pipeline_parallel: int = 1, **changes: Any
+) -> Arguments:
     """Make the arguments of a float32 actor for a Hugging Face model, and two samples or one for each rank's share."""
     from megatron.core.optimizer import OptimizerConfig
 
@@ -73,7 +75,7 @@ def make_args(model: Path, tensor_parallel: int = 1, data_parallel: int = 1, **c
         "lr": 1e-2,
         "params_dtype": torch.float32,
         "tensor_model_parallel_size": tensor_parallel,
-        "pipeline_model_parallel_size": 1,
+        "pipeline_model_parallel_size": pipeline_parallel,
         "context_parallel_size": 1,
         "expert_model_parallel_size": 1,
         "num_distributed_optimizer_instances": 1,
@@ -82,7 +84,7 @@ def make_args(model: Path, tensor_parallel: int = 1, data_parallel: int = 1, **c
         "distributed_backend": "gloo",
         "enable_gloo_process_groups": True,
         "distributed_timeout_minutes": 5,
-        "num_gpus_per_node": tensor_parallel * data_parallel,
+        "num_gpus_per_node": tensor_parallel * data_parallel * pipeline_parallel,
         "seed": 7,
         "te_rng_tracker": False,
         "inference_rng_tracker": False,
@@ -247,7 +249,8 @@ def _bridge(model: str) -> Any:
 
 def _get_model(provider: Any, *_: Any) -> list[Any]:
     distributed: Any = importlib.import_module("megatron.core.distributed")
-    model = provider(pre_process=True, post_process=True)
+    state: Any = importlib.import_module("megatron.core.parallel_state")
+    model = provider(state.is_pipeline_first_stage(), state.is_pipeline_last_stage())
     settings = distributed.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False)
     wrapped = distributed.DistributedDataParallel(config=model.config, ddp_config=settings, module=model)
     return [wrapped]

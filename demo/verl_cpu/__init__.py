@@ -101,6 +101,17 @@ def _leave_parameters_where_they_are(module: Any) -> None:
         "offload_fsdp_optimizer",
     ):
         setattr(module, name, _answer(None))
+    module.fsdp2_sharded_save_to_cpu = _copying(module.fsdp2_sharded_save_to_cpu)
+
+
+def _copying(original: Any) -> Any:
+    """What is moved to the CPU is a copy, unless it is there already: saved weights would go on training."""
+
+    def save(model: Any) -> Any:
+        state, spec = original(model)
+        return {name: (tensor.clone(), kept) for name, (tensor, kept) in state.items()}, spec
+
+    return save
 
 
 def _load_critic_without_flash_attention(module: Any) -> None:

@@ -1,8 +1,8 @@
 """slime's own Megatron actor over megatron-core, for test_slime_actor.py: ``slime_worker.py PLAN.json``, once per rank.
 
 Real: MegatronTrainRayActor with its init, train, timers, weight backups, losses and optimizer step. Stand-ins: those of
-demo/megatron_cpu/slime.py. The plan has ``model``, ``tensor_parallel``, ``report``, ``save`` (a template of slime's
-save_debug_train_data), ``rollouts`` (numbers, trained on in this order) and ``args``.
+demo/megatron_cpu/slime.py. The plan has ``model``, ``tensor_parallel``, ``pipeline_parallel``, ``report``, ``save`` (a
+template of slime's save_debug_train_data), ``rollouts`` (numbers, trained on in this order) and ``args``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ def run(plan: dict[str, Any]) -> dict[str, Any]:
     timers: Any = importlib.import_module("slime.utils.timer")
     actor = object.__new__(module.MegatronTrainRayActor)
     args = adapter.make_args(
-        Path(plan["model"]), plan["tensor_parallel"], save_debug_train_data=plan["save"], **plan["args"]
+        Path(plan["model"]),
+        plan["tensor_parallel"],
+        pipeline_parallel=plan["pipeline_parallel"],
+        save_debug_train_data=plan["save"],
+        **plan["args"],
     )
     report: dict[str, Any] = {"modules": {}, "rollouts": {}}
     report["start"] = actor.init(args, "actor")

@@ -1,4 +1,4 @@
-"""slime's real Megatron actor over the real megatron-core, woven, on a CPU: v0.2.2 to v0.2.4, tensor parallel 1 and 2.
+"""slime's real Megatron actor over the real megatron-core, woven, on a CPU: v0.2.2 to v0.2.4, TP 1 and 2, PP 2.
 
 slime is in no registry: SOURCE_slime names a clone with its tags. Each run is a process group of its own.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -35,13 +36,15 @@ WORKER = Path(__file__).with_name("slime_worker.py")
 VERSIONS = ("v0.2.2", "v0.2.3", "v0.2.4")
 PROMPT, RESPONSES = 8, (3, 6)
 ROUTING = {"use_routing_replay": True}
-#: tensor parallel size, switches (None: switched off), rollouts, arguments.
-RUNS: dict[str, tuple[int, dict[str, str] | None, list[int], dict[str, Any]]] = {
-    "off": (1, None, [0, 1], ROUTING),
-    "off, the second rollout alone": (1, None, [1], ROUTING),
-    "prompts": (1, {"PROMPTS_ONLY": "1"}, [0, 1], ROUTING),
-    "whole": (1, {"PROMPTS_ONLY": "0"}, [0, 1], ROUTING),
-    "prompts of two ranks": (2, {"PROMPTS_ONLY": "1", "CONSISTENCY_ROLLOUT_ID": "1"}, [0, 1], {}),
+#: tensor and pipeline parallel size, switches (None: switched off), rollouts, arguments.
+RUNS: dict[str, tuple[tuple[int, int], dict[str, str] | None, list[int], dict[str, Any]]] = {
+    "off": ((1, 1), None, [0, 1], ROUTING),
+    "off, the second rollout alone": ((1, 1), None, [1], ROUTING),
+    "prompts": ((1, 1), {"PROMPTS_ONLY": "1"}, [0, 1], ROUTING),
+    "whole": ((1, 1), {"PROMPTS_ONLY": "0"}, [0, 1], ROUTING),
+    "prompts of two ranks": ((2, 1), {"PROMPTS_ONLY": "1", "CONSISTENCY_ROLLOUT_ID": "1"}, [0, 1], {}),
+    "prompts of two stages": ((1, 2), {"PROMPTS_ONLY": "1"}, [0, 1], {}),
+    "two stages, off, the second rollout alone": ((1, 2), None, [1], {}),
 }
 
 
@@ -95,11 +98,12 @@ def start(model: Path, core: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     @functools.cache
     def folder_of(clone: Path, version: str, name: str) -> Path:
-        tensor, given, rollouts, args = RUNS[name]
+        (tensor, pipeline), given, rollouts, args = RUNS[name]
         folder = tmp_path_factory.mktemp("run")
         plan = {
             "model": str(model),
             "tensor_parallel": tensor,
+            "pipeline_parallel": pipeline,
             "report": str(folder / "report{rank}.json"),
             "save": str(folder / "saved-{rollout_id}-{rank}.pt"),
             "rollouts": rollouts,
@@ -110,17 +114,17 @@ def start(model: Path, core: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         if given is not None:
             env = {"DUMP_ON": "1", "MSPROBE_CONFIG_PATH": str(write_config(folder)), **given}
         command = [str(WORKER), str(folder / "plan.json")]
-        run_group(command, folder, [tree(clone, version), core, DEMO], tensor, env, check=False)
+        run_group(command, folder, [tree(clone, version), core, DEMO], tensor * pipeline, env, check=False)
         return folder
 
     @functools.cache
     def get(clone: Path, version: str, name: str) -> Run:
         folder = folder_of(clone, version, name)
-        for rank in range(RUNS[name][0]):
+        for rank in range(math.prod(RUNS[name][0])):
             assert (folder / f"report{rank}.json").is_file(), (folder / f"log{rank}").read_text(errors="replace")[
                 -4000:
             ]
-        return Run(folder, RUNS[name][0])
+        return Run(folder, math.prod(RUNS[name][0]))
 
     return get
 
@@ -210,6 +214,34 @@ def test_the_named_rollout_of_two_tensor_parallel_ranks(rank: int, runs: Runs) -
     assert run.dumps.folders() == [f"old_log_prob/step0/rank{number}" for number in (0, 1)]
     first, second = run.rollout(0, rank), run.rollout(1, rank)
     assert first["before"] != first["after"] == second["before"] == second["after"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_two_pipeline_stages_dumps_its_own_layer(rank: int, runs: Runs) -> None:
+    """What one process computes whole; dumps call a stage's first layer 0."""
+    run, whole = runs("v0.2.2", "prompts of two stages"), runs("v0.2.2", "prompts")
+    assert run.dumps.folders() == [f"old_log_prob/step0/rank{number}" for number in (0, 1)]
+    (line,) = [line for line in run.lines(rank) if line["dump"]]
+    assert (line["step"], line["dump"], line["prompt_only"]) == (0, f"old_log_prob/step0/rank{rank}", True)
+    assert (line["parallel"]["pp_rank"], line["parallel"]["pp_size"]) == (rank, 2)
+    (expected,) = [line for line in whole.lines() if line["dump"]]
+    assert line["requests"] == expected["requests"]
+    ours, theirs = run.dumps.data(line["dump"]), whole.dumps.data(expected["dump"])
+    assert not backward_rows(ours)
+    ends = {"embedding": [2, 0], "output_layer": [0, 2], "decoder.layers.0": [2, 2], "decoder.layers.1": [0, 0]}
+    assert {name: rows(ours).count(name) for name in ends} == {name: counts[rank] for name, counts in ends.items()}
+    for call, same in zip(calls(ours, "layers.0.mlp"), calls(theirs, f"layers.{rank}.mlp"), strict=True):
+        assert call["output"][0]["Norm"] == pytest.approx(same["output"][0]["Norm"], rel=1e-5)
+
+
+def test_two_pipeline_stages_train_on_as_if_there_had_been_no_dump(runs: Runs) -> None:
+    dumped, control = (
+        runs("v0.2.2", name) for name in ("prompts of two stages", "two stages, off, the second rollout alone")
+    )
+    for rank in (0, 1):
+        assert dumped.rollout(1, rank)["before"] != dumped.rollout(1, rank)["after"]
+        assert dumped.rollout(1, rank)["after"] == control.rollout(1, rank)["after"]
+        assert dumped.reports[rank]["random"] == control.reports[rank]["random"]
 
 
 def test_switched_off_loads_nothing(runs: Runs) -> None:

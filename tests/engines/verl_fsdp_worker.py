@@ -182,6 +182,8 @@ class Now:
                 own, answers = answers[0], [None] * torch.distributed.get_world_size()
                 torch.distributed.all_gather_object(answers, own)
             answers = [answer for answer in answers if answer is not None]
+            if not answers:
+                return None
             assert len(answers) == self._parts
             answer = answers[0] if self._parts == 1 else tools.concat_tensordict(answers)
             return SimpleNamespace(get=lambda: answer) if self._deferred else answer
