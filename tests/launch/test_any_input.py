@@ -59,6 +59,16 @@ def test_any_script(text: str) -> None:
     corrections(report, "en")
 
 
+@pytest.mark.parametrize("inside", ["$(", "${", "`", "$((", "${A:-$(}", "$'"])
+@pytest.mark.parametrize(
+    "text",
+    ["cat > a.json <<EOF\n{}\nEOF\n", "run <<EOF\n{}\nEOF\n", 'run "${{A:-{}}}"\n', "run ${{A:-{}}}\n", "A={}\n"],
+)
+def test_what_has_no_end_wherever_it_stands(text: str, inside: str) -> None:
+    text = text.format(inside) + "python3 -m verl.trainer.main_ppo a=1\n"
+    assert check(*example("", {"run.sh": text})).status in (1, 3)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(MSPROBE_KEYS, ANYTHING, max_size=6))
 def test_any_msprobe_file(content: dict[str, object]) -> None:

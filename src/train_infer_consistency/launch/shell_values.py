@@ -107,7 +107,12 @@ class Variables:
 
     def document(self, token: Token) -> str:
         """The text of a here-document."""
-        return token.body if token.raw_body else self.one(word_of(token.body, token.line, True))
+        if token.raw_body:
+            return token.body
+        try:
+            return self.one(word_of(token.body, token.line, True))
+        except ShellError:  # bash meets it no sooner than it runs the command
+            return mark("<<")
 
     def _variable(self, part: Part) -> str | list[Field]:
         text = part.text
@@ -170,7 +175,10 @@ class Variables:
 
     def _default(self, word: str, part: Part) -> str | list[Field]:
         # Inside double quotes a default may have quotes of its own, which bash takes away too when they are double.
-        inner = word_of(word, part.line, False) if not part.quoted or '"' in word else word_of(word, part.line, True)
+        try:
+            inner = word_of(word, part.line, part.quoted and '"' not in word)
+        except ShellError:
+            return mark(f"${{{part.text}}}")
         if part.quoted:
             return self.one(inner)
         if any(piece.quoted for piece in inner.parts):
