@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from train_infer_consistency.launch.check import check
 from train_infer_consistency.launch.diff import corrections
-from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.examples import example
 from train_infer_consistency.launch.rules import all_rules
 from train_infer_consistency.launch.run import SCENARIOS, SLIME, Run, Setting
 

@@ -9,7 +9,8 @@ import pytest
 
 from train_infer_consistency.launch import check as module
 from train_infer_consistency.launch.check import Report, check
-from train_infer_consistency.launch.inputs import example, read
+from train_infer_consistency.launch.examples import example
+from train_infer_consistency.launch.inputs import read
 from train_infer_consistency.launch.rule import ERROR, NOTE, OUT, WARNING, Found, NotChecked, Rule
 from train_infer_consistency.launch.run import SLIME, VERL, VERL_HYBRID, Origin, Run
 from train_infer_consistency.launch.words import Said

@@ -10,7 +10,7 @@ import pytest
 from train_infer_consistency.launch import check as module
 from train_infer_consistency.launch.check import check
 from train_infer_consistency.launch.diff import corrections
-from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.examples import example
 from train_infer_consistency.launch.rule import (
     ERROR,
     Found,

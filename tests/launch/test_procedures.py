@@ -7,7 +7,7 @@ import json
 import pytest
 
 from train_infer_consistency.launch.check import Finding, Report, check
-from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.examples import example
 from train_infer_consistency.launch.rule import ERROR, NOTE, WARNING
 
 ADDITIONAL = (

@@ -11,7 +11,7 @@ from train_infer_consistency.capture import verl as capture
 from train_infer_consistency.launch import defaults
 from train_infer_consistency.launch import rules as registry
 from train_infer_consistency.launch.check import Report, check
-from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.examples import example
 from train_infer_consistency.launch.rule import ERROR, NOTE, WARNING, Found, Rule, release
 from train_infer_consistency.launch.rules import verl_capture
 from train_infer_consistency.launch.run import VERL_FULLY_ASYNC, VERL_HYBRID

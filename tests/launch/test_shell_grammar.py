@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from train_infer_consistency.launch.check import check
-from train_infer_consistency.launch.inputs import example
+from train_infer_consistency.launch.examples import example
 from train_infer_consistency.launch.shell import read_script
 
 BASH = shutil.which("bash")
