@@ -155,10 +155,20 @@ def test_same_context_again(context: Path, tmp_path: Path) -> None:
     assert [name for name in names if (context / name).read_bytes() != (again / name).read_bytes()] == []
 
 
-def test_own_wheel_holds_the_lock_and_the_overlays(context: Path) -> None:
+def test_own_wheel_is_made_of_inputs_alone(context: Path) -> None:
     (wheel,) = (context / "wheels").glob("train_infer_consistency-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         assert archive.read("train_infer_consistency/_shipped/VERSIONS.lock") == (ROOT / "VERSIONS.lock").read_bytes()
+        names = archive.namelist()
+    sources = {
+        re.sub(r"^train_infer_consistency/(_shipped/)?", lambda m: "" if m[1] else f"src/{m[0]}", name)
+        for name in names
+    }
+    rest = sources - set(input_files(ROOT))
+    assert {name.split("/", 1)[1] for name in rest} == {
+        *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE")
+    }
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE"} <= set(input_files(ROOT))
 
 
 @pytest.mark.parametrize(
