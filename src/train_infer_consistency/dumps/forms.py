@@ -102,13 +102,13 @@ def documented_form(raw: bytes, match: re.Match[bytes], decodes: Decodes) -> For
     """
     begin, end = match.span(3)
     behind = raw[end : match.end(4) + 1]
+    furthest = begin + 9 + len(behind)
 
     def step_of(line: bytes) -> int | None:
-        before, _, rest = line.partition(behind)
-        digits = before[begin:]
+        digits = line[begin : line.find(behind, begin, furthest)]
         # With a zero in front it is step 0, or no JSON.
-        if not rest or digits < b"1" or len(digits) > 9 or not digits.isdigit() or (119 in line and has_new(line)):
-            return None
-        return int(digits)
+        if digits.isdigit() and digits >= b"1" and not (119 in line and has_new(line)):
+            return int(digits)
+        return None
 
     return Form(raw[:begin], DOCUMENTED_END, step_of, decodes.numbers, decodes.steps)

@@ -37,14 +37,14 @@ def inference_units(
     for number, (line, judgement) in enumerate(zip(lines, side.judged, strict=True)):
         if line.phase == "prefill":
             _note_later(line, later)
-        request: Request | str | None = line.requests[0] if judgement is None else None
+        request = line.requests[0] if judgement is None else None
         if judgement is not None and judgement[0] is Reason.SEVERAL_REQUESTS and line.skipped is None:
-            request = _sliced_to(line, sliced, count(number) if _can_slice(line) else None)
-            if isinstance(request, str):
-                side.judged[number] = Reason.AMBIGUOUS, request
-            elif request is not None:
-                side.judged[number], slices[number] = None, request
-        if isinstance(request, Request):
+            found = _sliced_to(line, sliced, count(number) if _can_slice(line) else None)
+            if isinstance(found, str):
+                side.judged[number] = Reason.AMBIGUOUS, found
+            elif found is not None:
+                side.judged[number], slices[number], request = None, found, found
+        if request is not None:
             alike[line.step if request.request_id is None else request.request_id].append(number)
     units = []
     for numbers in alike.values():

@@ -62,8 +62,7 @@ class _Join:
         infer.settle_claims()
         train.settle_claims()
         # Every id of the training side counts, whatever became of its step: a suffix is one all the same.
-        ids = {request.request_id for line in train.side.log.lines for request in line.requests}
-        self._known = {name for name in ids if name is not None}
+        self._known = {request.request_id for line in train.side.log.lines for request in line.requests}
         self._first_tokens: dict[str, int] = {}
         by_id: dict[str, list[Unit]] = defaultdict(list)
         by_prompt: dict[str, list[Unit]] = defaultdict(list)
@@ -96,21 +95,20 @@ class _Join:
 
         :meth:`_fit` and :meth:`_made` would say the same, but with many more questions.
         """
-        if not len(units) == len(found) == len(units[0].lines) == len(found[0].lines) == 1:
-            return False
-        (mine,), (theirs,) = units[0].lines, found[0].lines
         infer, train = self.infer.side, self.train.side
-        line = train.log.lines[theirs]
-        if (
-            self.train.has_folder(theirs)
-            or infer.judged[mine] is not None
-            or train.judged[theirs] is not None
-            or infer.log.lines[mine].origin.run_id != line.origin.run_id
-            or weights_differ(line, found[0].request, offset) is not None
-        ):
+        mine, theirs = units[0].lines, found[0].lines
+        if not len(units) == len(found) == len(mine) == len(theirs) == 1 or self.train.has_folder(theirs[0]):
             return False
-        train.judged[theirs], infer.judged[mine] = _NO_DUMP, _NO_DUMP_ACROSS
-        return True
+        line = train.log.lines[theirs[0]]
+        if (
+            infer.judged[mine[0]] is None
+            and train.judged[theirs[0]] is None
+            and infer.log.lines[mine[0]].origin.run_id == line.origin.run_id
+            and (line.weight_version is None or weights_differ(line, found[0].request, offset) is None)
+        ):
+            train.judged[theirs[0]], infer.judged[mine[0]] = _NO_DUMP, _NO_DUMP_ACROSS
+            return True
+        return False
 
     def _fit(
         self, kind: Kind, name: str, units: list[Unit], found: list[Unit], offset: int
