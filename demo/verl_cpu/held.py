@@ -2,9 +2,9 @@
 
 vLLM loads it by name (``scheduler_cls=verl_cpu.held.HeldScheduler``); which requests it waits for is in vLLM's
 ``additional_config``. Without it, what a sync interrupts depends on how fast either side is. With it, the order of
-events is always the same: all requests are there before the first is worked on; once the trainer has the answers that
-it waits for, the next request stands still after its first token, with the others behind it; and the sync, which the
-trainer begins when it has trained on these answers, interrupts them all.
+events is always the same: all requests are there before the first is worked on; they are, prompt by prompt; once the
+trainer has the answers that it waits for, the next request stands still after its first token, with the others behind
+it; and the sync, which the trainer begins when it has trained on these answers, interrupts them all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ class HeldScheduler(AsyncScheduler):  # type: ignore[misc]
         """Let nothing begin before all are there."""
         super().add_request(request)
         self._arrived += 1
-        if self._arrived <= self._plan["requests"]:
-            whole = self._arrived == self._plan["requests"]
-            self.set_pause_state(PauseState.UNPAUSED if whole else PauseState.PAUSED_ALL)
+        if self._arrived < self._plan["requests"]:
+            self.set_pause_state(PauseState.PAUSED_ALL)
+        elif self._arrived == self._plan["requests"]:
+            # One prompt's answers after the other's, whatever order they came in.
+            every = sorted(self.waiting, key=lambda other: other.prompt_token_ids)
+            self.waiting.remove_requests(every)
+            for other in every:
+                self.waiting.add_request(other)
+            self.set_pause_state(PauseState.UNPAUSED)
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> Any:
         """Stop once the trainer has enough, and the request after that its first token."""

@@ -27,10 +27,8 @@ HALF = len(PROMPTS) // 2 * ANSWERS
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> LoopDemo:
-    demo = LoopDemo(tmp_path_factory.mktemp("interrupted"), INTERRUPTED)
-    demo.install()
-    demo.make_model()
+def ran(base: LoopDemo, tmp_path_factory: pytest.TempPathFactory) -> LoopDemo:
+    demo = LoopDemo(tmp_path_factory.mktemp("interrupted"), INTERRUPTED, base=base)
     demo.write_prompts()
     demo.learn()
     return demo
