@@ -267,7 +267,8 @@ def test_release_has_wheels_of_both_machines_with_their_requirements(shell: Shel
     shell.stand_in(
         "make",
         'machine=$(echo "$3" | cut -d= -f2); mkdir -p dist/wheels; touch dist/wheels/a-$machine.whl\n'
-        'touch dist/wheels/p-any.whl "dist/b-$machine.tar.gz"; echo $machine > dist/wheels/requirements-s.txt',
+        'touch dist/wheels/p-any.whl "dist/b-$machine.tar.gz"\n'
+        'echo "# pip -r requirements-s.txt" > dist/wheels/requirements-s.txt',
     )
     done, out, calls = shell.run(step("release.yml", "wheels", "weave"))
     assert done == 0, out
@@ -280,7 +281,7 @@ def test_release_has_wheels_of_both_machines_with_their_requirements(shell: Shel
         "a-aarch64.whl", "a-x86_64.whl", "b-aarch64.tar.gz", "b-x86_64.tar.gz", "p-any.whl",
         "requirements-s-aarch64.txt", "requirements-s-x86_64.txt",
     ]  # fmt: skip
-    assert (assets / "requirements-s-aarch64.txt").read_text() == "aarch64\n"
+    assert (assets / "requirements-s-aarch64.txt").read_text() == "# pip -r requirements-s-aarch64.txt\n"
 
 
 def test_a_wheel_that_is_missing_ends_the_release(shell: Shell) -> None:
