@@ -250,7 +250,8 @@ def test_release_pushes_by_digest_and_keeps_the_digest_and_the_sbom(shell: Shell
         STACK="verl-0.8", CHIP="a2", MACHINE="aarch64", NAME="verl-ascend",
     )  # fmt: skip
     assert done == 0, out
-    assert "--sbom=true --provenance=mode=max" in calls[1]
+    assert "--provenance=mode=max" in calls[1]
+    assert "--sbom" not in calls[1]  # its scanner has a moving tag
     assert "name=ghcr.io/some-owner/verl-ascend,push-by-digest=true,name-canonical=true,push=true" in calls[1]
     assert calls[1].endswith(" t-1")
     assets = {path.name: json.loads(path.read_text()) for path in (shell.folder / "assets").iterdir()}
