@@ -315,9 +315,11 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_half_way_the_old_file_stays_whole(tmp_path: Path, number: signal.Signals) -> None:
     code = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from train_infer_consistency.wheels.archive import replacing
+# What a shell starts in the background ignores it, and so would this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half"); file.flush(); print("there", flush=True); time.sleep(60)
 """
