@@ -117,7 +117,9 @@ def test_arguments_are_those_that_bash_gives(text: str) -> None:
         "set -- a b; probe \"$@\"", "set -- a; probe $1", "set a; probe ${1:-x}", "typeset -l A; A=Q; probe $A",
         "declare -i A=1; A+=2; probe $A", "IFS=,; A=a,b; probe $A", "A='a b'; IFS=; probe $A",
         "A=1; function g { A=9; }; g; probe $A", "A=1; g() { A=9; }; g; probe $A", "A=1; false && A=2; probe $A",
-        "probe $'\\x41'", "probe $'\\101'",
+        "probe $'\\x41'", "probe $'\\101'", "A=(a b); probe \"${A[@]:1}\"", "A=(a b); probe \"${A[@]/#/x}\"",
+        "A=1; false && unset A; probe $A", "A=1; if false; then unset A; fi; probe ${A-u}",
+        "A=1; g() { unset A; }; probe $A",
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_said_to_be_unknown(text: str) -> None:
@@ -136,6 +138,9 @@ def test_what_is_not_known_is_said_to_be_unknown(text: str) -> None:
         "set -euo pipefail; probe \"$@\" a", "A=1; cd / && A=2; probe $A", "probe a[0]=b",
         "function g { probe inside; }; g", "A='x y'; IFS=, read -r B <<< x; probe $A",
         "[[ a =~ ^(a|b)$ ]] && probe yes", "if [[ a == @(a|b) ]]; then probe yes; fi",
+        "A=(); probe \"${A[@]:-d}\"", "A=(a); probe \"${A[@]:+x}\"", "A=(a b); probe ${A[@]+\"${A[@]}\"}",
+        "A=1; (unset A); probe $A", "A=1; bash -c 'A=2'; probe $A", "bash -c 'exit 0'; probe a",
+        "bash -c 'exec true'; probe a", "A=1; eval A=2; probe $A",
     ],
 )  # fmt: skip
 def test_what_is_known_is_what_bash_gives(text: str) -> None:
@@ -243,6 +248,10 @@ def exported(text: str) -> tuple[dict[str, str], dict[str, str]]:
         ("set -a\nA=1\nset +a\nB=2\nrun", {"A": "1"}, {"B": "2"}),
         ("declare -x A=1\nrun", {"A": "1"}, {}),
         ("export A=1\nunset A\nrun", {}, {}),
+        ("export A=1\nunset A\nA=2\nrun", {}, {"A": "2"}),
+        ("set -aeuo pipefail\nA=1\nrun", {"A": "1"}, {}),
+        ("set -o allexport\nA=1\nset +o allexport\nB=2\nrun", {"A": "1"}, {"B": "2"}),
+        ("set -- -a\nA=1\nrun", {}, {"A": "1"}),
         ("export A=1 B='x y'\nrun", {"A": "1", "B": "x y"}, {}),
     ],
 )

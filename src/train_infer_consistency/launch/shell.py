@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .run import Origin
 from .shell_branches import Frame, Scope
-from .shell_builtins import assigned_in, set_by, sets_arguments
+from .shell_builtins import assigned_in, exports_all, set_by, sets_arguments
 from .shell_grammar import accept
 from .shell_lexer import tokens
 from .shell_tokens import REDIRECTS, ShellError, Token, UnexpectedError, assigns, assigns_element, bare
@@ -307,9 +307,9 @@ class _Reader(Scope):
             self._declare(name, words[1:])
         elif name == "unset":
             for option in options:
-                self.variables.values.pop(option, None)
+                self.unset(option)
         elif name == "set":
-            self.all_exported = "-a" in options or (self.all_exported and "+a" not in options)
+            self.all_exported = exports_all(options, self.all_exported)
             # set -- x y: from here on $1 and "$@" are no longer the script's own
             self.variables.in_function += sets_arguments(options)
         elif name in ("source", ".") and options:
@@ -348,7 +348,12 @@ class _Reader(Scope):
         if not texts or self.depth > 8:
             return False
         self.depth += 1
+        count = len(self.frames)
+        if name != "eval":
+            self.open("subshell")
         self.read(" ".join(field.text for field in texts), texts[0].origin.file, texts[0].origin.line)
+        while name != "eval" and len(self.frames) > count:
+            self.close()
         self.depth -= 1
         return True
 

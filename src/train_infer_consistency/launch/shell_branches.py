@@ -73,6 +73,14 @@ class Scope:
         if self.all_exported:
             self.variables.exported.add(name)
 
+    def unset(self, name: str) -> None:
+        """A variable is set no more, for as long as the branch lasts."""
+        if self.frames:
+            self.frames[-1].before.setdefault(name, self.variables.values.get(name))
+        else:
+            self.variables.exported.discard(name)
+        self.variables.values.pop(name, None)
+
     def forget(self, name: str, token: Token) -> None:
         """A variable is set to what cannot be known."""
         self.assign(name, Field(mark(f"${name}"), self.at(token)))

@@ -42,3 +42,18 @@ def sets_arguments(options: list[str]) -> bool:
         if option.endswith("o"):
             next(rest, "")
     return False
+
+
+def exports_all(options: list[str], before: bool) -> bool:
+    """Whether variables are exported as they are set, behind a ``set`` such as ``set -ea`` or ``set -o allexport``.
+
+    Args:
+        options: the command's.
+        before: whether they were until now.
+    """
+    for option, after in zip(options, [*options[1:], ""], strict=True):
+        if option == "--":
+            break
+        if option.startswith(("-", "+")) and ("a" in option or (option.endswith("o") and after == "allexport")):
+            before = option.startswith("-")
+    return before

@@ -124,7 +124,7 @@ class Variables:
         if rest in ("[@]", "[*]"):
             return self._array(name, shown)
         if rest.startswith(("[@]", "[*]")) and self.values.get(name) is not None:
-            return self._array(name, shown)  # "${ARGS[@]:-}" and its like
+            return self._array_or(name, rest[3:].removeprefix(":"), shown, part)
         if rest.startswith("[") and rest.endswith("]"):
             return self._element(name, rest[1:-1], shown)
         value = self.text(name)
@@ -143,6 +143,13 @@ class Variables:
         if value is None:
             return mark(shown)
         return value if isinstance(value, list) else [value]
+
+    def _array_or(self, name: str, rest: str, shown: str, part: Part) -> str | list[Field]:
+        """``"${ARGS[@]:-}"`` and its like; unknown where the elements are changed or some left out."""
+        if rest[:1] not in ("-", "=", "+"):
+            return mark(shown)
+        elements = self._array(name, shown)
+        return self._default(rest[1:], part) if bool(elements) == rest.startswith("+") else elements
 
     def _element(self, name: str, index: str, shown: str) -> str:
         value = self.values.get(name)
