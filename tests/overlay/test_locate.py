@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_infer_consistency.errors import EvidenceError
-from train_infer_consistency.overlay.locate import Location, environment, find
+from train_infer_consistency.overlay.locate import Location, distributions, environment, find
 from train_infer_consistency.overlay.model import Upstream
 
 from .in_place import SKEL, install, make_editable, upstreams_and_lock, write_metadata, write_tree
@@ -88,6 +88,18 @@ def test_broken_metadata_and_finders_are_passed_over(skel: Upstream, tmp_path: P
     found = at(skel, site)
     assert found is not None
     assert (found.kind, found.version) == ("regular", "2.0")
+
+
+def test_what_pip_left_of_an_earlier_install_is_none(tmp_path: Path) -> None:
+    write_metadata(tmp_path, "skel", "2.0")
+    (tmp_path / "skel-2.0.dist-info").rename(tmp_path / "~kel-2.0.dist-info")
+    write_metadata(tmp_path, "skel", "3.0")
+    assert [found.version for _, found in distributions(environment(tmp_path))] == ["3.0"]
+
+
+def test_metadata_of_distutils_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "Skel-1.5-py3.11.egg-info").write_text("Metadata-Version: 1.0\nName: Skel\nVersion: 1.5\n")
+    assert [found.version for _, found in distributions(environment(tmp_path))] == ["1.5"]
 
 
 def test_missing_site(tmp_path: Path) -> None:

@@ -269,7 +269,8 @@ def _infos(folder: Path) -> list[Path]:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - thousands of entries: no Path for each
     except OSError:
         return []
-    return [folder / name for name in names if name.endswith((".dist-info", ".egg-info"))]
+    # "~orch-2.5.1.dist-info" is what pip could not remove of an earlier torch; its METADATA still says torch.
+    return [folder / name for name in names if name.endswith((".dist-info", ".egg-info")) and name[0] != "~"]
 
 
 def _metadata(where: Environment, root: Path, name: str) -> tuple[Path, PathDistribution] | None:
@@ -295,7 +296,8 @@ def _metadata(where: Environment, root: Path, name: str) -> tuple[Path, PathDist
 def _readable(info: Path) -> PathDistribution | None:
     distribution = PathDistribution(info)
     try:
-        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+        # The last is a distutils install's *.egg-info, which is a file.
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or distribution.read_text("")
     except (OSError, UnicodeDecodeError):
         return None
     return distribution if text and "Name" in distribution.metadata and "Version" in distribution.metadata else None
