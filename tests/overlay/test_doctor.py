@@ -258,6 +258,15 @@ def test_requirement_that_is_not_met(known: Known, site: Path) -> None:
     assert not found(report, "absent-one")
 
 
+def test_requirement_on_what_has_no_version(known: Known, site: Path) -> None:
+    requiring(site, "skel-engine", "1.0", "torch==2.9.0", "torch>=2")
+    requiring(site, "torch", "2.9.0-npu")
+    report = examine(*known, site)
+    (finding,) = found(report, "torch")
+    assert (finding.level, report.status) == ("not checked", 0)
+    assert finding.what.startswith("torch==2.9.0 (skel-engine 1.0), torch>=2 (skel-engine 1.0): 2.9.0-npu is installed")
+
+
 def test_distributions_outside_the_stack_are_no_matter(known: Known, site: Path) -> None:
     requiring(site, "somebody", "1", "numpy<2")
     requiring(site, "numpy", "2.4.6")

@@ -89,16 +89,31 @@ def _judge(package: str, asked: Sequence[_Asked], have: str | None) -> Iterator[
         what = f"{said}: no version satisfies all of them; installed is {have or 'none'}"
         yield Finding("wrong", package, what, "install one stack's wheels together")
         return
+    if have is not None and not _is_version(have):
+        said = ", ".join(f"{item.requirement} ({item.by})" for item in asked)
+        yield Finding("not checked", package, f"{said}: {have} is installed, and is no version that can be compared")
+        return
     for item in asked:
         if have is not None and not _satisfies(have, item.requirement):
             mend = f"install a {package} that fits, or a {item.by.split()[0]} that takes this one"
             yield Finding("wrong", package, f"{item.by} requires {item.requirement}, installed is {have}", mend)
 
 
+def _is_version(text: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
 def _satisfies(version: str, requirement: str) -> bool:
     from packaging.requirements import Requirement
 
-    return Requirement(requirement).specifier.contains(version, prereleases=True)
+    # packaging before 26 raises for what is no version.
+    return _is_version(version) and Requirement(requirement).specifier.contains(version, prereleases=True)
 
 
 def _waives(waiver: Waiver, package: str, asked: Sequence[_Asked], have: str | None) -> bool:
