@@ -112,6 +112,15 @@ def test_a_job_has_a_limit_and_no_more_rights_than_it_needs(name: str, job: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_fails_where_a_part_of_it_does(name: str) -> None:
+    """Without a shell named, a runner's has no pipefail; so the steps below are run as `bash` stands for."""
+    assert WORKFLOWS[name]["defaults"] == {"run": {"shell": "bash"}}
+    for job in WORKFLOWS[name]["jobs"].values():
+        assert "defaults" not in job
+        assert not any("shell" in item for item in job["steps"])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_what_the_steps_call_is_there(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for job in WORKFLOWS[name]["jobs"].values():
