@@ -109,12 +109,25 @@ class Docker:
         return _digest(reference, _ask(*command))
 
     def build(self, context: Path, arguments: Mapping[str, str], tag: str, machine: str) -> str:
-        """See :class:`Builder`; BuildKit writes SOURCE_DATE_EPOCH into the layers where it is told to rewrite times."""
+        """See :class:`Builder`; BuildKit writes SOURCE_DATE_EPOCH into the layers where it is told to rewrite times.
+
+        The engine's own BuildKit cannot: with images in containerd it stops where it is told to, else it does not.
+        """
+        output = f"type=docker,name={tag}"
+        if re.search(r"^Driver:\s*docker$", _ask("docker", "buildx", "inspect").stdout, re.MULTILINE):
+            print(
+                "note: the files' times are this build's, so another build has another digest; for the same one,"
+                " 'docker buildx create --use' before, or BUILDER=buildah",
+                file=sys.stderr,
+                flush=True,
+            )
+        else:
+            output += ",rewrite-timestamp=true"
         with tempfile.TemporaryDirectory() as folder:
             told = Path(folder, "metadata.json")
             command = ["docker", "buildx", "build", "--progress=plain", "--network=none", "--provenance=false"]
             command += ["--platform", f"linux/{ARCHITECTURES[machine]}", "--metadata-file", str(told)]
-            command += ["--output", f"type=docker,name={tag},rewrite-timestamp=true"]
+            command += ["--output", output]
             command += [f"--build-arg={name}={value}" for name, value in arguments.items()]
             stream([*command, str(context)])
             return str(json.loads(told.read_text(encoding="utf-8"))["containerimage.digest"])

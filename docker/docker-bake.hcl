@@ -24,7 +24,8 @@ target "_image" {
   dockerfile = "Dockerfile"
   # All that the build needs is in its context.
   network = "none"
-  # Layers get SOURCE_DATE_EPOCH for every time, so that two builds are the same bytes.
+  # Layers get SOURCE_DATE_EPOCH for every time, so that two builds are the same bytes. The engine's own builder cannot
+  # do that; this one can: docker buildx create --use --driver docker-container
   output = ["type=image,rewrite-timestamp=true"]
 }
 

@@ -201,6 +201,29 @@ def test_builder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, builder:
         image_builder.choose(builder)
 
 
+@pytest.mark.parametrize(("driver", "rewrites"), [("docker", False), ("docker-container", True)])
+def test_docker_is_told_to_rewrite_times_where_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], driver: str, rewrites: bool
+) -> None:
+    """The engine's own BuildKit stops over it where its images are in containerd."""
+    program = tmp_path / "docker"
+    program.write_text(
+        f"""#!/bin/sh
+case $2 in inspect) printf 'Name:          b\\nDriver:        {driver}\\n\\nNodes:\\nDriver Options: x\\n'; exit ;; esac
+echo "$*" >"{tmp_path}/told"
+while [ "$1" != --metadata-file ]; do shift; done
+echo '{{"containerimage.digest": "{DIGEST}"}}' >"$2"
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert image_builder.Docker().build(tmp_path, {"STACK": "verl-0.8"}, "a:1", "x86_64") == DIGEST
+    told = (tmp_path / "told").read_text()
+    assert (" --output type=docker,name=a:1 " in told) is not rewrites
+    assert (" --output type=docker,name=a:1,rewrite-timestamp=true " in told) is rewrites
+    assert ("note: " in capsys.readouterr().err) is not rewrites
+
+
 def test_wheel_that_cannot_be_had(tmp_path: Path) -> None:
     nothing = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     environment = {**nothing, "XDG_CACHE_HOME": str(tmp_path)}
