@@ -5,6 +5,8 @@
 set -eu
 umask 022
 export PYTHONDONTWRITEBYTECODE=1
+# --isolated alone would still read the pip.conf of the system and of the Python.
+export PIP_CONFIG_FILE=/dev/null
 
 here=$(cd "$(dirname "$0")" && pwd)
 home=/opt/train-infer-consistency
@@ -44,6 +46,7 @@ doctor() {
   test "$status" -eq 0 || stop "$status" "$(first 'wrong|missing|consistency')"
 }
 
+test "$(id -u)" -eq 0 || stop 3 "the base's user is not root, who alone may change it; give a base with USER root"
 command -v python3 >/dev/null || stop 3 "the base has no python3 on its PATH; give the stack's base"
 python=$(cat "$here/python-version")
 found=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -73,7 +76,10 @@ echo "== overlay"
 
 echo "== tools"
 python3 -m venv --without-pip "$home/tools"
-install "$here/wheels/requirements-tools.txt" --python "$home/tools/bin/python"
+(
+  unset PYTHONPATH # what lies there would count as installed
+  install "$here/wheels/requirements-tools.txt" --python "$home/tools/bin/python"
+)
 mkdir -p "$home/bin" "$share"
 python3 -c 'import sys; print(sys.executable)' >"$home/training-python"
 cp "$here/consistency" "$home/bin/consistency"

@@ -145,6 +145,74 @@ def test_run_script_gets_its_arguments_once_doctor_is_content(tmp_path: Path, wo
         assert (done.returncode, done.stdout) == (1, "")
 
 
+def test_run_script_has_what_the_base_s_own_entrypoint_would_read_in(tmp_path: Path) -> None:
+    """An entrypoint of compose's takes the place of the base's, which reads in CANN's settings."""
+    files = ["ascend-toolkit/set_env.sh", "cann-9.0.0/share/info/ascendnpu-ir/bin/set_env.sh", "nnal/atb/set_env.sh"]
+    for number, file in enumerate(files):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(f'export CANN="${{CANN-}}{number}:$# "\n')
+    (tmp_path / "consistency").symlink_to("/bin/true")
+    (tmp_path / "run.sh").write_text('echo "$CANN$*"\n')
+    words = [word.replace("$$", "$").replace("/usr/local/Ascend", str(tmp_path)) for word in SERVICE["entrypoint"]]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run([*words, "x"], cwd=tmp_path, env={"PATH": path}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "0:0 1:0 2:0 x\n"), done.stderr
+
+
+# --------------------------------------------------------------------------------------------------------- the wrapper
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["compare", "a", "b c"], "tools none compare a b c"),
+        (["pairs"], "tools none pairs"),
+        (["compare", "--ray"], "training /cann compare --ray"),
+        (["doctor"], "training /cann doctor"),
+        ([], "training /cann"),
+    ],
+)
+def test_each_verb_goes_to_its_python_and_the_tools_see_nothing_of_the_base_s(
+    tmp_path: Path, arguments: list[str], answer: str
+) -> None:
+    for name in ("training", "tools/bin/python"):
+        python = tmp_path / name
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(f'#!/bin/sh\nshift 4\necho {name.partition("/")[0]} "${{PYTHONPATH-none}}" "$@"\n')
+        python.chmod(0o755)
+    (tmp_path / "training-python").write_text(f"{tmp_path}/training\n")
+    script = tmp_path / "consistency"
+    script.write_text((DOCKER / "consistency").read_text().replace("/opt/train-infer-consistency", str(tmp_path)))
+    done = subprocess.run(
+        ["sh", str(script), *arguments], env={"PYTHONPATH": "/cann"}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{answer}\n"
+
+
+# --------------------------------------------------------------------------------------------------------- install.sh
+
+
+@pytest.mark.parametrize(("user", "stops"), [("1000", "the base's user is not root"), ("0", "has no pip")])
+def test_install_asks_for_root_and_pip_reads_no_settings_of_the_base(tmp_path: Path, user: str, stops: str) -> None:
+    """The stand-in for Python has no pip, and writes down where that would have read its settings."""
+    (tmp_path / "install.sh").write_bytes((DOCKER / "install.sh").read_bytes())
+    (tmp_path / "python-version").write_text("3.11\n")
+    for name, text in {
+        "id": f"echo {user}",
+        "python3": f'[ "$1" = -c ] && echo 3.11 && exit; echo "$PIP_CONFIG_FILE" >{tmp_path}/settings; exit 1',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PIP_CONFIG_FILE": "/etc/theirs", "STACK": "verl-0.8"}
+    done = subprocess.run(
+        ["sh", str(tmp_path / "install.sh")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.startswith("image-stop 3: ")) == (3, True), done.stderr
+    assert stops in done.stdout
+    if user == "0":
+        assert (tmp_path / "settings").read_text() == "/dev/null\n"
+
+
 # ------------------------------------------------------------------------------------------------------------- hadolint
 
 
