@@ -19,6 +19,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from train_infer_consistency import __version__
 from train_infer_consistency.overlay.lock import load_lock
 from train_infer_consistency.wheels.archive import file_digest
 
@@ -210,7 +211,7 @@ def test_labels(storage: Storage, editable: Image) -> None:
     }
     assert oci["source"] == "https://git.invalid/us/it"
     assert oci["revision"].startswith(git_head())
-    assert (oci["version"], oci["licenses"]) == ("0.1.0-verl-0.8-a2", "Apache-2.0")
+    assert (oci["version"], oci["licenses"]) == (f"{__version__}-verl-0.8-a2", "Apache-2.0")
     assert oci["created"] == found["created"] == "2023-11-14T22:13:20Z"
     assert oci["base.name"] == "localhost/verl-0-8-editable:1"
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", oci["base.digest"])
@@ -271,6 +272,7 @@ def test_nothing_is_left_behind(editable: Image) -> None:
         *("vllm_ascend/vllm_ascend", "vllm_ascend/.train-infer-consistency"),
     }
     assert editable.base_files <= editable.files
+    assert not (editable.container.root / "consistency-context").exists()
 
 
 def test_bill_of_materials(storage: Storage, editable: Image) -> None:
