@@ -26,7 +26,7 @@ install() {
     --no-cache-dir --disable-pip-version-check --no-input --root-user-action=ignore --no-warn-script-location \
     --requirement "$requirements" 2>&1) && return
   echo "$said"
-  stop 4 "the wheels were not installed: $(first ERROR)"
+  stop 4 "the wheels were not installed: $(first 'ERROR|error')"
 }
 
 # The first line of what was said that begins with one of these words, else the last.
