@@ -196,6 +196,8 @@ def running(dumps: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     folder = dumps / "loop" / "fully_async_qwen3_fsdp2_ids"
     command = [sys.executable, "-m", "train_infer_consistency.cli.main", "compare", "--workers", "2"]
     command += [str(folder / "generate_sequence"), str(folder / "update_actor")]
+    # What a shell starts in the background ignores an interrupt, and so would all that this starts; env resets it.
+    command = ["env", "--default-signal=INT", *command]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as child:
