@@ -119,7 +119,8 @@ def test_arguments_are_those_that_bash_gives(text: str) -> None:
         "A=1; function g { A=9; }; g; probe $A", "A=1; g() { A=9; }; g; probe $A", "A=1; false && A=2; probe $A",
         "probe $'\\x41'", "probe $'\\101'", "A=(a b); probe \"${A[@]:1}\"", "A=(a b); probe \"${A[@]/#/x}\"",
         "A=1; false && unset A; probe $A", "A=1; if false; then unset A; fi; probe ${A-u}",
-        "A=1; g() { unset A; }; probe $A",
+        "A=1; g() { unset A; }; probe $A", "A='1+2'; probe $(($A*2)) $((2*${A}))", "probe $((+$1+1)) $((+${1}+1))",
+        "true=3; probe $((+$(true)+2))",
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_said_to_be_unknown(text: str) -> None:
@@ -141,6 +142,7 @@ def test_what_is_not_known_is_said_to_be_unknown(text: str) -> None:
         "A=(); probe \"${A[@]:-d}\"", "A=(a); probe \"${A[@]:+x}\"", "A=(a b); probe ${A[@]+\"${A[@]}\"}",
         "A=1; (unset A); probe $A", "A=1; bash -c 'A=2'; probe $A", "bash -c 'exit 0'; probe a",
         "bash -c 'exec true'; probe a", "A=1; eval A=2; probe $A",
+        "A=-3; probe $((5-A)) $((5 -$A)) $((2*${A})) $(($((2+3))*2))", "A='1+2'; probe $((A*2))",
     ],
 )  # fmt: skip
 def test_what_is_known_is_what_bash_gives(text: str) -> None:

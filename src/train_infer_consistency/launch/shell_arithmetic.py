@@ -82,8 +82,12 @@ class Arithmetic:
             if len(item) > 1 and item[0] == "0":  # octal, which nobody means
                 raise ValueError(item)
             return int(item)
-        text = self.variables.text(item) if is_name(item) else None
+        name = item.removeprefix("$")
+        text = self.variables.text(name) if is_name(name) else None
         if text is None or unknown_in(text):
+            raise ValueError(item)
+        # Behind $ the text itself stands there: of A="1+2", $A*2 is 1+2*2.
+        if item != name and not text.strip().lstrip("+-").isdigit():
             raise ValueError(item)
         return Arithmetic(text, self.variables, self.depth + 1).value() if text.strip() else 0
 
@@ -92,22 +96,24 @@ def _items(text: str) -> list[str]:
     items: list[str] = []
     at = 0
     while at < len(text):
-        end = at + 1
+        end, dollar = at + 1, ""
         if text[at].isspace():
             at = end
             continue
         if text[at] == "$":
             if text.startswith("{", end):
                 close = text.find("}", end)
-                items.append(text[end + 1 : close] if close > 0 else "?")
+                items.append("$" + text[end + 1 : close] if close > 0 else "?")
                 at = close + 1 if close > 0 else len(text)
                 continue
+            # $((…)) is another pair of parentheses, $(…) is what a command prints.
+            dollar = "" if text.startswith("((", end) else "$"
             at, end = end, end + 1
         if at < len(text) and (text[at].isalnum() or text[at] == "_"):
             while end < len(text) and (text[end].isalnum() or text[end] == "_"):
                 end += 1
         elif text.startswith("**", at):
             end = at + 2
-        items.append(text[at:end])
+        items.append(dollar + text[at:end])
         at = end
     return items
