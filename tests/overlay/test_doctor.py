@@ -62,6 +62,15 @@ def test_nothing_wrong(known: Known, site: Path) -> None:
     assert json.loads(json.dumps(report.to_json()))["status"] == 0
 
 
+def test_several_recorded_versions_are_a_warning(known: Known, site: Path) -> None:
+    write_metadata(site, "torch", "2.8.0")
+    write_metadata(site, "torch", "2.9.0")
+    report = examine(*known, site)
+    (finding,) = found(report, "torch")
+    assert (finding.level, report.status) == ("warning", 0)
+    assert "torch-2.8.0.dist-info, torch-2.9.0.dist-info" in finding.what
+
+
 def test_nothing_to_look_at(known: Known, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     report = examine(*known, tmp_path / "empty")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_infer_consistency.errors import EvidenceError
-from train_infer_consistency.overlay.locate import Location, distributions, environment, find
+from train_infer_consistency.overlay.locate import Location, distributions, doubled, environment, find
 from train_infer_consistency.overlay.model import Upstream
 
 from .in_place import SKEL, install, make_editable, upstreams_and_lock, write_metadata, write_tree
@@ -100,6 +100,16 @@ def test_what_pip_left_of_an_earlier_install_is_none(tmp_path: Path) -> None:
 def test_metadata_of_distutils_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "Skel-1.5-py3.11.egg-info").write_text("Metadata-Version: 1.0\nName: Skel\nVersion: 1.5\n")
     assert [found.version for _, found in distributions(environment(tmp_path))] == ["1.5"]
+
+
+def test_two_records_of_one_distribution_in_one_folder(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write_metadata(tmp_path / name, "skel", "2.0")
+    (tmp_path / "first" / "a.pth").write_text(f"{tmp_path / 'second'}\n")
+    assert doubled(environment(tmp_path / "first")) == {}  # the one in front hides the other
+    write_metadata(tmp_path / "first", "skel", "3.0")
+    assert doubled(environment(tmp_path / "first")) == {"skel": ["skel-2.0.dist-info", "skel-3.0.dist-info"]}
 
 
 def test_missing_site(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,17 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert plan is not None
     assert plan.fits is None
     assert "plan.toml is no valid TOML" in plan.note
+
+
+def test_neither_a_pipe_nor_a_large_file_is_read(tmp_path: Path) -> None:
+    run = paired(tmp_path / "dumps")
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)
+    large.write_text(f"scenario = '{'x' * 1_000_000}'\n")
+    with pytest.raises(EvidenceError, match="pipe is no file"):
+        find(run, pipe)
+    with pytest.raises(EvidenceError, match="large is too large for a plan"):
+        find(run, large)
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "scenario = 'slime'\nstack = 'x'\nrun_id = 3\n"])

@@ -18,6 +18,7 @@ _SENTENCES = {
     ),
     "its files do not agree with their record": "其文件与安装记录不一致",
     "woven by consistency.{}, and this version is another": "由 consistency.{} 织入，与当前版本不同",
+    "several versions are recorded: {}": "记录了多个版本：{}",
     "{} hides another copy, {}": "{} 遮住了另一份安装 {}",
     "an editable install of {}: a woven wheel would displace it": "是 {} 的可编辑安装：织入后的 wheel 会顶替它",
     "Python started in {} would import {}, and not {}": "在 {} 中启动的 Python 会导入 {}，而不是 {}",
@@ -49,6 +50,7 @@ _SENTENCES = {
     "no pinned file, but what is edited in it is as pinned": "不是已锁定的文件，但其中被编辑之处与锁定一致",
     "no pinned file: changed by someone else, or another version": "不是已锁定的文件：被他人修改，或是另一版本",
     # What to do.
+    "reinstall it": "请重新安装它",
     "uninstall one of them": "请卸载其中之一",
     "start it in another folder": "请在其他目录中启动",
     "reinstall the upstream package, then apply the overlay again": "请重新安装上游软件包，再织入 overlay",

@@ -20,7 +20,7 @@ from .demands import requirements_said
 from .facts import Compared
 from .finding import LEVELS, Finding, Level
 from .fitting import check_names, fit
-from .locate import Environment, Location, distributions, environment, locate_all, normal_name
+from .locate import Environment, Location, distributions, doubled, environment, locate_all, normal_name
 from .lock import Lock, Stack
 from .model import Upstream
 from .status import UpstreamStatus, describe, status
@@ -154,6 +154,8 @@ def _of_states(rows: Sequence[UpstreamStatus]) -> Iterator[Finding]:
 def _of_installs(
     upstreams: Mapping[str, Upstream], found: Mapping[str, Location], where: Environment
 ) -> Iterator[Finding]:
+    for name, infos in doubled(where).items():
+        yield Finding("warning", name, f"several versions are recorded: {', '.join(infos)}", "reinstall it")
     for name, at in found.items():
         for hidden in at.shadowed:
             yield Finding("warning", name, f"{at.package} hides another copy, {hidden}", "uninstall one of them")

@@ -172,6 +172,18 @@ def distributions(where: Environment) -> Iterator[tuple[Path, PathDistribution]]
                 yield info, distribution
 
 
+def doubled(where: Environment) -> dict[str, list[str]]:
+    """The distributions that one folder has metadata of more than once, and that metadata: which is real is open."""
+    found: dict[str, list[str]] = {}
+    for folder in where.folders:
+        names: dict[str, list[str]] = {}
+        for info in _infos(folder):
+            if _readable(info) is not None:
+                names.setdefault(_named(info), []).append(info.name)
+        found |= {name: infos for name, infos in names.items() if len(infos) > 1 and name not in found}
+    return found
+
+
 def normal_name(name: str) -> str:
     """Return a distribution's name as registries compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

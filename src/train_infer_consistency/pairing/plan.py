@@ -13,6 +13,8 @@ from .model import Pairing
 NAME = "plan.toml"
 #: Folders between a dump and the root of its run: a rank, a step, a process, a side.
 _LEVELS = 5
+#: A plan has a few hundred bytes; what is larger is none, and is not read.
+_MOST = 1_000_000
 _MEND = f"name a plan's folder, or its {NAME}"
 
 
@@ -102,7 +104,11 @@ def _read(file: Path, pairing: Pairing) -> Plan | None:
     """The plan in a file; None where it is a plan.toml of something else."""
     import tomllib
 
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        return Plan(str(file), problem=f"{file} is no file")
     try:
+        if file.stat().st_size > _MOST:
+            return Plan(str(file), problem=f"{file} is too large for a plan")
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         return Plan(str(file), problem=f"{file} cannot be read ({error.strerror})")
