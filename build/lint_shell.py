@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -123,15 +124,22 @@ def steps(workflow: Path) -> Iterator[Piece]:
                 yield Piece(f"{workflow.name} ({job}: {step.get('name', number)})", "bash", step["run"])
 
 
+def shellcheck() -> Path | None:
+    """The program: requirements/dev.txt brings it for x86-64, a system's package (shellcheck) elsewhere."""
+    beside = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    found = str(beside) if beside.exists() else shutil.which("shellcheck")
+    return Path(found) if found else None
+
+
 def findings(pieces: Sequence[Piece]) -> list[str]:
     """What shellcheck says of these, one line each.
 
     Raises:
         EvidenceError: shellcheck is not there.
     """
-    program = Path(sysconfig.get_path("scripts")) / "shellcheck"
-    if not program.exists():
-        raise EvidenceError(f"{program} is not there", "run 'make setup'")
+    program = shellcheck()
+    if program is None:
+        raise EvidenceError("shellcheck is not there", "run 'make setup', or on this machine: apt install shellcheck")
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for number, piece in enumerate(pieces):

@@ -12,6 +12,8 @@ from train_infer_consistency.errors import EvidenceError
 
 from ..conftest import ROOT
 
+pytestmark = pytest.mark.skipif(script.shellcheck() is None, reason="no shellcheck on this machine")
+
 MAKEFILE = """\
 .PHONY: all part
 WORDS = one two
