@@ -52,6 +52,7 @@ python=$(cat "$here/python-version")
 found=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 test "$found" = "$python" || stop 3 "the base's python3 is $found, and stack $STACK is for $python; give the stack's base"
 python3 -m pip --version >/dev/null 2>&1 || stop 3 "the base's python3 has no pip; give the stack's base"
+python3 -m venv --help >/dev/null 2>&1 || stop 3 "the base's python3 has no venv; give the stack's base"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

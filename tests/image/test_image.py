@@ -300,8 +300,9 @@ def test_changed_base_has_another_digest(editable: Image, installed: Image) -> N
         ("echo 'mine = True' >/verl/verl/workers/rollout/llm_server.py", 1, "verl"),
         (f"rm -r /vllm_ascend/vllm_ascend /{SITE}/vllm_ascend-*", 3, "vllm-ascend"),
         (f"sed -i s/2.9.0/2.8.0/ /{SITE}/torch-2.9.0.dist-info/METADATA", 1, "torch"),
+        ("rm -r /usr/lib/python3.11/venv", 3, "no venv"),
     ],
-    ids=["changed file", "missing package", "another version"],
+    ids=["changed file", "missing package", "another version", "no venv"],
 )
 def test_base_that_is_not_the_stack_s_stops(storage: Storage, base: Bases, spoil: str, status: int, words: str) -> None:
     with started(storage, base("verl-0.8", "editable")) as container:
