@@ -168,7 +168,8 @@ import os, subprocess, sys, time
 hold = "from multiprocessing.shared_memory import SharedMemory; import sys, time; \\
 held = SharedMemory(sys.argv[1], create=True, size=1); print(flush=True); time.sleep(600)"
 orphan = subprocess.Popen([sys.executable, "-c", hold, sys.argv[1]], start_new_session=True, stdout=subprocess.PIPE)
-orphan.stdout.readline()
+orphan.stdout.readline()  # only now its resource tracker knows of the memory
+open(sys.argv[2], "w").close()
 """
 
 
@@ -178,15 +179,16 @@ orphan.stdout.readline()
     ids=["ends", "stopped"],
 )
 def test_no_process_and_no_shared_memory_outlive_their_command(
-    end: str, stop: signal.Signals | None, status: int
+    end: str, stop: signal.Signals | None, status: int, tmp_path: Path
 ) -> None:
     memory = Path("/dev/shm", f"contained-{uuid4().hex}")
     command = [sys.executable, "-m", "demo.contained", sys.executable, "-c", ORPHAN + end, memory.name]
+    command.append(str(tmp_path / "held"))
     contained, processes, held = subprocess.Popen(command, cwd=ROOT), set[int](), False
     while contained.poll() is None:
         processes |= set(descendants(contained.pid))
         held |= memory.exists()
-        if stop is not None and held:
+        if stop is not None and (tmp_path / "held").exists():
             contained.send_signal(stop)
             stop = None
         time.sleep(0.005)
