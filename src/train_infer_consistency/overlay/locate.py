@@ -176,11 +176,13 @@ def doubled(where: Environment) -> dict[str, list[str]]:
     """The distributions that one folder has metadata of more than once, and that metadata: which is real is open."""
     found: dict[str, list[str]] = {}
     for folder in where.folders:
-        names: dict[str, list[str]] = {}
+        names: dict[str, list[Path]] = {}
         for info in _infos(folder):
-            if _readable(info) is not None:
-                names.setdefault(_named(info), []).append(info.name)
-        found |= {name: infos for name, infos in names.items() if len(infos) > 1 and name not in found}
+            names.setdefault(_named(info), []).append(info)
+        for name, infos in names.items():
+            if len(infos) > 1 and name not in found:  # these few alone are read
+                readable = [info.name for info in infos if _readable(info) is not None]
+                found |= {name: readable} if len(readable) > 1 else {}
     return found
 
 
