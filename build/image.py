@@ -78,11 +78,6 @@ def choose_order(lock: Lock, stack: str, chip: str, machine: str | None) -> Orde
     return Order(found, chip, Target.of(machine, None).machine)
 
 
-def title_of(stack: Stack) -> str:
-    """The image's name: one for all stacks of a trainer, whose versions are its tags."""
-    return f"{stack.name.partition('-')[0]}-ascend"
-
-
 def choose_base(stack: Stack, chip: str, given: str | None) -> Base:
     """The base that was given, or else the lock's.
 
@@ -132,7 +127,7 @@ def arguments_for(order: Order, base: Base, lock: Lock) -> dict[str, str]:
         "SOURCE": _source(),
         "SOURCE_DATE_EPOCH": str(epoch),
         "STACK": stack.name,
-        "TITLE": title_of(stack),
+        "TITLE": stack.image_name,
         "VERSION": version,
     }
 
@@ -192,7 +187,7 @@ def run(options: argparse.Namespace) -> int:
     print(f"context: {context}")
     print(f"sbom: {context}.cdx.json", flush=True)
     if builder is not None:
-        tag = f"{title_of(order.stack)}:{arguments['VERSION']}-{order.machine}"
+        tag = f"{order.stack.image_name}:{arguments['VERSION']}-{order.machine}"
         digest = builder.build(context, arguments, tag, order.machine)
         print(f"image: {tag}\ndigest: {digest}")
     return 0

@@ -159,8 +159,8 @@ def images(lock: Lock) -> tuple[list[dict[str, str]], list[str]]:
             elif not base.digest:
                 skipped.append(f"{stack.name} {chip}: VERSIONS.lock has no digest of {base.image}")
             else:
-                name = f"{stack.name.partition('-')[0]}-ascend"
-                made += [{"stack": stack.name, "chip": chip, "machine": m, "name": name} for m in MACHINES]
+                image = {"stack": stack.name, "chip": chip, "name": stack.image_name}
+                made += [{**image, "machine": machine} for machine in MACHINES]
     return made, skipped
 
 

@@ -147,6 +147,11 @@ class Stack:
     images: Mapping[str, ImageBase] = field(default_factory=dict)
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def image_name(self) -> str:
+        """The name of its image: one for all stacks of a trainer, whose versions are its tags."""
+        return f"{self.name.partition('-')[0]}-ascend"
+
 
 @dataclass(frozen=True)
 class Lock:
