@@ -121,13 +121,17 @@ def newest_tag(url: str) -> tuple[str, str]:
     return ".".join(map(str, newest)), tags[newest]
 
 
+def pins_of(upstream: Upstream) -> tuple[str, ...]:
+    """The versions that are pinned, oldest first; a variant is no version of its own."""
+    return tuple(pin.version for pin in upstream.pins if pin.variant_of is None)
+
+
 def look(upstream: Upstream, folder: Path) -> Fare:
     """Get the newest release of an upstream and judge every edit on it; ``folder`` is for a checkout.
 
     Raises:
         ConsistencyError: it cannot be had.
     """
-    pins = tuple(pin.version for pin in upstream.pins if pin.variant_of is None)
     if any(pin.registry for pin in upstream.pins):
         version, path, without = newest_wheel(upstream)
     else:
@@ -138,7 +142,7 @@ def look(upstream: Upstream, folder: Path) -> Fare:
     tree = open_tree(path, upstream.package)
     refusal = refusal_of(upstream, tree)
     refused = f"{refusal.name}: {refusal.why}" if refusal else ""
-    return Fare(upstream.name, pins, version, without, refused, tuple(drift(upstream, tree, load_lock())))
+    return Fare(upstream.name, pins_of(upstream), version, without, refused, tuple(drift(upstream, tree, load_lock())))
 
 
 def judge(names: Sequence[str]) -> list[Fare]:
@@ -158,8 +162,7 @@ def judge(names: Sequence[str]) -> list[Fare]:
             try:
                 found.append(look(every[name], Path(folder)))
             except ConsistencyError as error:
-                pins = tuple(pin.version for pin in every[name].pins if pin.variant_of is None)
-                found.append(Fare(name, pins, failure=str(error)))
+                found.append(Fare(name, pins_of(every[name]), failure=str(error)))
     return found
 
 

@@ -35,9 +35,7 @@ def sets_arguments(options: list[str]) -> bool:
     """Whether ``set`` with these options gives the script other arguments: ``set -- a``, not ``set -eo pipefail``."""
     rest = iter(options)
     for option in rest:
-        if option == "--":
-            return True
-        if not option.startswith(("-", "+")):
+        if option == "--" or not option.startswith(("-", "+")):
             return True
         if option.endswith("o"):
             next(rest, "")
