@@ -42,6 +42,10 @@ _TOMLS = {
 }
 
 
+#: The upstreams of these overlays, and their lock.
+Known = tuple[dict[str, Upstream], Lock]
+
+
 def write_overlays(root: Path, revision: int = 1) -> Path:
     """Write the overlays of both upstreams; the revision is also in what is inserted, so that versions differ."""
     root.mkdir(parents=True, exist_ok=True)
@@ -103,6 +107,14 @@ def install(site: Path, name: str, files: dict[str, bytes], version: str = "1.0"
         rows.append(f"{path},sha256={digest},{len(data)}")
     (info / "RECORD").write_text("\n".join(rows) + "\n")
     return info
+
+
+def bare_site(site: Path) -> Path:
+    """Make an environment with the skeleton, a new enough msprobe and this package: nothing is wrong in it."""
+    install(site, "skel", SKEL)
+    write_metadata(site, "mindstudio-probe", "26.0.0")
+    write_tree(site, {"train_infer_consistency/__init__.py": b""})
+    return site
 
 
 def install_woven(site: Path, upstream: Upstream, lock: Lock, files: dict[str, bytes]) -> Path:

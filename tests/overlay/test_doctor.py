@@ -16,12 +16,14 @@ from train_infer_consistency.overlay.apply import apply
 from train_infer_consistency.overlay.doctor import Report, examine, lines
 from train_infer_consistency.overlay.finding import Finding
 from train_infer_consistency.overlay.lock import Lock, Stack, Waiver, load_lock
-from train_infer_consistency.overlay.model import Refusal, Upstream
+from train_infer_consistency.overlay.model import Refusal
 from train_infer_consistency.overlay.reading import load_upstreams
 
 from .in_place import (
     OTHER,
     SKEL,
+    Known,
+    bare_site,
     install,
     install_woven,
     make_editable,
@@ -30,22 +32,11 @@ from .in_place import (
     write_tree,
 )
 
-Known = tuple[dict[str, Upstream], Lock]
-
-
-@pytest.fixture
-def known(tmp_path: Path) -> Known:
-    return upstreams_and_lock(tmp_path / "overlays")
-
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment with nothing wrong in it."""
-    site = tmp_path / "site"
-    install(site, "skel", SKEL)
-    write_metadata(site, "mindstudio-probe", "26.0.0")
-    write_tree(site, {"train_infer_consistency/__init__.py": b""})
-    return site
+    return bare_site(tmp_path / "site")
 
 
 def found(report: Report, subject: str) -> list[Finding]:

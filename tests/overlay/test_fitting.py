@@ -17,32 +17,32 @@ from train_infer_consistency.cli.main import main
 from train_infer_consistency.errors import UsageError
 from train_infer_consistency.overlay.apply import apply
 from train_infer_consistency.overlay.doctor import Report, examine, lines
-from train_infer_consistency.overlay.lock import Fact, Lock, Stack, Waiver, load_lock
-from train_infer_consistency.overlay.model import Upstream
+from train_infer_consistency.overlay.lock import Fact, Stack, Waiver, load_lock
 from train_infer_consistency.overlay.reading import load_upstreams
 
-from .in_place import OTHER, SKEL, install, install_woven, upstreams_and_lock, write_metadata, write_tree
+from .in_place import (
+    OTHER,
+    SKEL,
+    Known,
+    bare_site,
+    install,
+    install_woven,
+    upstreams_and_lock,
+    write_metadata,
+    write_tree,
+)
 
-Known = tuple[dict[str, Upstream], Lock]
 STACK = Stack(
     "s", "S", "3.11", {"skel": "1.0", "other": "1.0"}, (Fact("torch", "2.9.0", "x", "torch"),), (), (), {}, {}
 )
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Known:
-    return upstreams_and_lock(tmp_path / "overlays")
-
-
-@pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment that fits the stack, and has nothing woven."""
-    site = tmp_path / "site"
-    install(site, "skel", SKEL)
+    site = bare_site(tmp_path / "site")
     install(site, "other", OTHER)
-    write_metadata(site, "mindstudio-probe", "26.0.0")
     write_metadata(site, "torch", "2.9.0+cpu")
-    write_tree(site, {"train_infer_consistency/__init__.py": b""})
     return site
 
 

@@ -13,18 +13,9 @@ from train_infer_consistency.cli import overlay_in_place
 from train_infer_consistency.overlay.apply import apply
 from train_infer_consistency.overlay.journal import FOLDER, Store, hold, with_state
 from train_infer_consistency.overlay.locate import environment
-from train_infer_consistency.overlay.lock import Lock
-from train_infer_consistency.overlay.model import Upstream
 from train_infer_consistency.overlay.status import UpstreamStatus, exit_status, status, table
 
-from .in_place import SKEL, SKEL_WOVEN, install, install_woven, upstreams_and_lock, write_tree
-
-Known = tuple[dict[str, Upstream], Lock]
-
-
-@pytest.fixture
-def known(tmp_path: Path) -> Known:
-    return upstreams_and_lock(tmp_path / "overlays")
+from .in_place import SKEL, SKEL_WOVEN, Known, install, install_woven, upstreams_and_lock, write_tree
 
 
 @pytest.fixture
