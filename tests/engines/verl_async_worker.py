@@ -13,7 +13,6 @@ import importlib
 import json
 import random
 import sys
-import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.engines.verl_fsdp_worker import Logger, Now, Rollout, random_digest, watch_passes, weights_digest
+from tests.engines.verl_fsdp_worker import Logger, Now, Rollout, random_digest, run_scenarios, weights_digest
 
 #: Of a metric that a clock is behind.
 CLOCK = ("time", "timing", "perf/", "idle_ratio", "throughput")
@@ -115,18 +114,7 @@ def run(plan: dict[str, Any], number: int, passes: list[dict[str, Any]]) -> dict
 def main(path: Path) -> None:
     """Run all scenarios of a plan, and write the report."""
     plan = json.loads(path.read_text())
-    torch.set_num_threads(1)
-    tracking: Any = importlib.import_module("verl.utils.tracking")
-    tracking.Tracking = Logger
-    importlib.import_module("verl.experimental.fully_async_policy.fully_async_trainer")
-    passes: list[dict[str, Any]] = []
-    watch_passes(passes)
-    report: dict[str, Any] = {}
-    for number, scenario in enumerate(plan["scenarios"]):
-        try:
-            report[scenario["name"]] = run(plan, number, passes)
-        except Exception:
-            report[scenario["name"]] = {"traceback": traceback.format_exc()}
+    report = run_scenarios(plan, "verl.experimental.fully_async_policy.fully_async_trainer", run)
     Path(plan["report"]).write_text(json.dumps(report))
 
 

@@ -18,7 +18,7 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -353,21 +353,29 @@ def plain(model: str, asked: dict[str, list[int]]) -> dict[str, Any]:
     return result
 
 
-def main(path: Path) -> None:
-    """Run all scenarios of a plan, and write the report after each."""
-    plan = json.loads(path.read_text())
+def run_scenarios(
+    plan: dict[str, Any], trainer: str, train: Callable[[dict[str, Any], int, list[dict[str, Any]]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Train through each scenario of a plan with the trainer of that module; one that fails leaves its traceback."""
     torch.set_num_threads(1)
     tracking: Any = importlib.import_module("verl.utils.tracking")
     tracking.Tracking = Logger
-    importlib.import_module("verl.trainer.ppo.ray_trainer")
+    importlib.import_module(trainer)
     passes: list[dict[str, Any]] = []
     watch_passes(passes)
-    report: dict[str, Any] = {"scenarios": {}}
+    report: dict[str, Any] = {}
     for number, scenario in enumerate(plan["scenarios"]):
         try:
-            report["scenarios"][scenario["name"]] = run(plan, number, passes)
+            report[scenario["name"]] = train(plan, number, passes)
         except Exception:
-            report["scenarios"][scenario["name"]] = {"traceback": traceback.format_exc()}
+            report[scenario["name"]] = {"traceback": traceback.format_exc()}
+    return report
+
+
+def main(path: Path) -> None:
+    """Run all scenarios of a plan, and write the report."""
+    plan = json.loads(path.read_text())
+    report: dict[str, Any] = {"scenarios": run_scenarios(plan, "verl.trainer.ppo.ray_trainer", run)}
     modules = ("train_infer_consistency", "msprobe", "verl")
     report["modules"] = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     asked = next(iter(report["scenarios"].values())).get("asked", {})
