@@ -171,6 +171,11 @@ def test_own_wheel_is_made_of_inputs_alone(context: Path) -> None:
     assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE"} <= set(input_files(ROOT))
 
 
+def test_whatever_makes_an_image_is_an_input() -> None:
+    makers = [*(ROOT / "build").glob("image*.py"), ROOT / "docker/Dockerfile", ROOT / "docker/install.sh"]
+    assert {path.relative_to(ROOT).as_posix() for path in makers} <= set(input_files(ROOT))
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
