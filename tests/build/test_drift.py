@@ -120,6 +120,14 @@ def test_pin_is_not_the_newest_where_a_release_without_a_wheel_came_after_it(
     assert script.main(["--upstream", "verl"]) == 1
 
 
+def test_a_patched_variant_is_no_pin_of_its_own() -> None:
+    variants = {pin.version for pin in UPSTREAMS["sglang"].pins if pin.variant_of}
+    pins = script.pins_of(UPSTREAMS["sglang"])
+    assert variants
+    assert variants.isdisjoint(pins)
+    assert {"0.5.8", "0.5.9", "0.5.10.post1"} <= set(pins)
+
+
 def test_versions_that_pip_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(words: str) -> None:
         done = subprocess.CompletedProcess([], 0, words, "")

@@ -234,7 +234,7 @@ def test_wheel_that_cannot_be_had(tmp_path: Path) -> None:
     environment = {**nothing, "XDG_CACHE_HOME": str(tmp_path)}
     done = image("--base", BASE, "--context-only", "--dest", str(tmp_path), environment=environment)
     assert (done.returncode, "mindstudio-probe==26.2.0" in one_line(done)) == (3, True)
-    assert not (tmp_path / "verl-0.8-a2-x86_64").exists()
+    assert list(tmp_path.glob("verl-0.8-*")) == []  # whichever machine this is
 
 
 def test_full_disk(tmp_path: Path) -> None:

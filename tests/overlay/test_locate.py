@@ -108,6 +108,8 @@ def test_two_records_of_one_distribution_in_one_folder(tmp_path: Path) -> None:
         write_metadata(tmp_path / name, "skel", "2.0")
     (tmp_path / "first" / "a.pth").write_text(f"{tmp_path / 'second'}\n")
     assert doubled(environment(tmp_path / "first")) == {}  # the one in front hides the other
+    (tmp_path / "first" / "skel-1.0.dist-info").mkdir()  # what a killed uninstallation leaves
+    assert doubled(environment(tmp_path / "first")) == {}
     write_metadata(tmp_path / "first", "skel", "3.0")
     assert doubled(environment(tmp_path / "first")) == {"skel": ["skel-2.0.dist-info", "skel-3.0.dist-info"]}
 
